@@ -109,7 +109,7 @@ class Head(nn.Module, ABC):
             raise TypeError(f"target must hold class indices (integers), got {target.dtype}")
         if target.shape != hidden.shape[:-1]:
             raise ValueError(
-                f"target must have the shape of hidden without its last dimension, {list(hidden.shape[:-1])}; "
+                f"target must have the shape of hidden less its last dimension, {list(hidden.shape[:-1])}; "
                 f"got {list(target.shape)}"
             )
         flat_target = target.reshape(-1).to(torch.int64)  # [N]
@@ -119,15 +119,15 @@ class Head(nn.Module, ABC):
         safe_target = torch.where(kept, flat_target, 0)
         self._check_range(safe_target)
 
-        parts = self._nll(hidden.reshape(-1, self.in_features), safe_target, label_smoothing)
-        group_nll, member_nll = (torch.where(kept, part, 0.0) for part in parts)  # [N], [N]
+        rows = hidden.reshape(-1, self.in_features)  # [N, d]
         if reduction == "none":
-            group_loss, member_loss = group_nll.view_as(target), member_nll.view_as(target)
-        elif reduction == "sum":
-            group_loss, member_loss = group_nll.sum(), member_nll.sum()
-        else:  # no token kept: 0/0 is NaN with zero gradients, as in F.cross_entropy
-            count = kept.sum()
-            group_loss, member_loss = group_nll.sum() / count, member_nll.sum() / count
+            parts = self._nll(rows, safe_target, label_smoothing)
+            group_loss, member_loss = (torch.where(kept, part, 0.0).view_as(target) for part in parts)
+        else:
+            group_loss, member_loss = self._nll_sum(rows, safe_target, kept, label_smoothing)
+            if reduction == "mean":  # no token kept: 0/0 is NaN, as in F.cross_entropy
+                count = kept.sum()
+                group_loss, member_loss = group_loss / count, member_loss / count
         return HeadOutput(group_loss + member_loss, group_loss, member_loss)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
@@ -216,6 +216,14 @@ class Head(nn.Module, ABC):
         self._set_prior((weights / weights.sum()).log())
 
     # ---- helpers for the heads ----
+
+    def _nll_sum(
+        self, hidden: Tensor, target: Tensor, kept: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """The two parts of ``_nll``, each summed over the tokens kept, [] and []."""
+        # `where` rather than a product: it sends exact zeros back even when the mean divides by no token.
+        group_nll, member_nll = self._nll(hidden, target, label_smoothing)  # [N], [N]
+        return torch.where(kept, group_nll, 0.0).sum(), torch.where(kept, member_nll, 0.0).sum()
 
     def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Rows [N, d] in blocks few enough that a V-wide result of one block stays small."""

@@ -56,7 +56,7 @@ class TwoLevelHead(Head):
         return scores + self._shift_of(groups, scores.shape[-1])
 
     def _shift_of(self, groups: Tensor | None, width: int) -> Tensor:
-        """Q_g of groups [...] -> [..., width], or [G, width] for None; −inf at the slots that are no class."""
+        """Q_g of groups [...] -> [..., width], or [G, width] for None; −inf at slots that are no class."""
         shift = F.pad(self.shift, (0, width - self.partition.group_size))  # [G, width]
         # Masking the [G, width] table costs V elements where masking the logits would cost N·S.
         shift = shift.masked_fill(self.partition.padding(width, shift.device), -math.inf)

@@ -21,7 +21,8 @@ class FlatHead(Head):
         chunk_size: process this many tokens at a time with torch's exact ``F.linear_cross_entropy``: the same
             loss and gradients without the [N, V] logits, at about the same time. Set it so that chunk_size·V
             fits the memory you have. Under autocast this mode computes in the parameters' own precision; with
-            half-precision parameters the loss is rounded to that precision.
+            half-precision parameters the loss is rounded to that precision. A reduced loss allows one
+            backward pass (no ``retain_graph``), since torch computes the gradients in the forward pass.
         weight: a [V, d] parameter to use instead of an own one, such as an embedding's.
     """
 

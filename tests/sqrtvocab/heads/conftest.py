@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sqrtvocab import AdaptiveHead, FlatHead, GroupedHead, GroupedLinearHead, Head, Partition, make_head
@@ -55,13 +54,13 @@ CASES: dict[str, MakeHead] = {
 }
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=CASES, scope="session")
 def make(request: pytest.FixtureRequest) -> MakeHead:
     """A function (in_features, num_classes, partition=None) -> head, for each kind of head."""
     return CASES[request.param]
 
 
-@pytest.fixture(params=[name for name in CASES if name.startswith("grouped")])
+@pytest.fixture(params=[name for name in CASES if name.startswith("grouped")], scope="session")
 def make_grouped(request: pytest.FixtureRequest) -> MakeHead:
     """The same, for the heads with groups only."""
     return CASES[request.param]
@@ -125,7 +124,11 @@ def dense_adaptive(head: AdaptiveHead, hidden: Tensor) -> Dense:
     classes = torch.arange(v) if head.partition.order is None else head.partition.order
     first = head.first(hidden).log_softmax(-1)
     short = head.shortlist_size
-    entries, log_probs, groups = [first[:, :short]], [first[:, :short]], [[c] for c in classes[:short].tolist()]
+    entries, log_probs, groups = (
+        [first[:, :short]],
+        [first[:, :short]],
+        [[c] for c in classes[:short].tolist()],
+    )
     for i, tail in enumerate(head.tails):
         logits = hidden @ tail.project.weight.T @ tail.score.weight.T + tail.score.bias
         entry = first[:, short + i : short + i + 1].expand_as(logits)
@@ -136,7 +139,7 @@ def dense_adaptive(head: AdaptiveHead, hidden: Tensor) -> Dense:
     return Dense(torch.cat(log_probs, 1)[:, by_class], torch.cat(entries, 1)[:, by_class], groups)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def dense() -> Callable[[Head, Tensor], Dense]:
     return dense_distribution
 
@@ -149,12 +152,12 @@ def randomised(head: Head) -> Head:
     return head
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def randomise() -> Callable[[Head], Head]:
     return randomised
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def assert_same_gradients() -> Callable[..., None]:
     def check(head: Head, hidden: Tensor, loss: Tensor, reference: Tensor, tolerance: float = 2e-4) -> None:
         inputs = [hidden, *head.parameters()]
@@ -166,8 +169,3 @@ def assert_same_gradients() -> Callable[..., None]:
             torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
     return check
-
-
-def full_smoothing(log_prob: Tensor, target: Tensor, epsilon: float) -> Tensor:
-    """F.cross_entropy's label smoothing, from log-probabilities."""
-    return F.cross_entropy(log_prob, target, label_smoothing=epsilon, reduction="none")

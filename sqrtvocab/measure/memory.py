@@ -37,7 +37,7 @@ def allocated_by(run: Callable[[], Any], device: str | torch.device = "cpu") -> 
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
-    recorded = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+    recorded = profiler.profiler.kineto_results.events()
     events = sorted((e.start_ns(), e.nbytes()) for e in recorded if e.name() == "[memory]")
     sizes = [size for _, size in events]
     return Allocated(peak=max(accumulate(sizes, initial=0)), largest=max(sizes, default=0))

@@ -156,7 +156,7 @@ def test_adaptive_is_torchs_adaptive_softmax(cutoffs):
 
 
 def test_gradcheck(make, randomise):
-    """Numerical gradients in float64; grouped_mm lacks float64, so those heads choose the loop by themselves."""
+    """Numerical gradients in float64, for which grouped-linear chooses the loop by itself."""
     head = randomise(make(4, 11)).double()
     hidden = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     target = torch.tensor([0, 10, -100, 5, 7])
@@ -164,7 +164,7 @@ def test_gradcheck(make, randomise):
 
     def loss(hidden, *parameters):
         state = dict(zip(names, parameters, strict=True))
-        # Unreduced: torch's chunked op allows one backward pass only when it reduces, gradcheck makes several.
+        # Unreduced: reducing, torch's chunked op allows one backward pass, and gradcheck makes several.
         options = {"label_smoothing": 0.1, "reduction": "none"}
         out = torch.func.functional_call(head, state, (hidden, target), options)
         return out.group_loss, out.member_loss

@@ -2,7 +2,7 @@
 
     python scripts/bench_heads.py --quick                 # about a minute
     python scripts/bench_heads.py                         # the paper's shapes, about half an hour on one core
-    python scripts/bench_heads.py --shape 4096 128 50257  # one shape: tokens, hidden width, classes
+    python scripts/bench_heads.py --tables train --shape 4096 128 50257  # tokens, hidden width, classes
     python scripts/bench_heads.py --json heads.json
 
 Each contender lives in a process of its own. Its first run warms it up and counts the memory; then they take
@@ -56,7 +56,9 @@ class Config:
     quick: bool = False
     """One small shape and a small decode, about a minute."""
     shape: tuple[int, int, int] | None = None
-    """Only this shape: tokens N, hidden width d, classes V. Decoding is left out."""
+    """This shape instead of the paper's: tokens N, hidden width d, classes V."""
+    tables: Literal["all", "train", "decode"] = "all"
+    """Forward and backward, decoding, or both."""
     targets: Literal["zipf", "uniform"] = "zipf"
     """How the targets are distributed: as words are (rank 1 is class 0), or all classes alike."""
     repeats: int = 5
@@ -396,16 +398,16 @@ def show(title: str, rows: list[Row], baseline: str) -> None:
 def cases(config: Config) -> Iterator[tuple[str, dict, str, tuple[int, int, int]]]:
     """(title, contenders, baseline, shape) of every table."""
     shapes = [config.shape] if config.shape else QUICK_SHAPES if config.quick else SHAPES
-    for shape in shapes:
+    for shape in shapes if config.tables != "decode" else ():
         n, d, v = shape
         entries = {
             name: (maker, (*arguments, shape, config))
             for name, (maker, arguments) in contenders(shape, config.device).items()
         }
         yield f"train N={n:,} d={d:,} V={v:,}", entries, BASELINE, shape
-    if config.shape:
+    if config.tables == "train":
         return
-    shape = QUICK_DECODE_SHAPE if config.quick else DECODE_SHAPE
+    shape = config.shape or (QUICK_DECODE_SHAPE if config.quick else DECODE_SHAPE)
     for head in ("grouped", "grouped-linear", "grouped-linear, tied"):
         # Scores of standard deviation 17 and 0.6: a head that knows, and one that knows nothing yet.
         for kind, sharpness in (("peaked", 30.0), ("nearly uniform", 1.0))[: 1 if config.quick else 2]:

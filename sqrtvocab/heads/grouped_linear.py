@@ -28,7 +28,7 @@ class GroupedLinearHead(TwoLevelHead):
         in_features, num_classes, num_groups, partition, validate: see
             :class:`~sqrtvocab.heads.two_level.TwoLevelHead`.
         weight: a [V, d] parameter to share, such as an embedding's (tied). Its rows are brought into the
-            order of the groups at each call, V·d elements of copying.
+            order of the groups at each training step, V·d elements of copying.
         kernel: "grouped_mm" (torch's grouped matrix product), "loop" (a loop over the groups present), or
             "auto": the first where it really is one product, chosen when the head is made, moved or loaded.
             float64, CUDA in other types than bfloat16, GPUs before Ampere, more than 1,023 groups on CUDA and
@@ -75,49 +75,59 @@ class GroupedLinearHead(TwoLevelHead):
         _choose_kernel(self)
         return module
 
-    def member_weight(self, groups: Tensor | None = None) -> Tensor:
-        """Groups [K] -> [K, ≥ S, d]: the weight row of each member; all groups for None."""
-        if not self.tied:
-            return self.weight if groups is None else self.weight.index_select(0, groups)
-        if groups is None:
-            groups = torch.arange(self.partition.num_groups, device=self.weight.device)
-        return F.embedding(self.partition.slots(groups, self.width), self.weight)
+    def member_weight(self) -> Tensor:
+        """[G, ≥ S, d]: the weight row of every (group, member); padding slots hold any row."""
+        return F.embedding(self._slots(), self.weight) if self.tied else self.weight
+
+    def _slots(self) -> Tensor:
+        groups = torch.arange(self.partition.num_groups, device=self.weight.device)
+        return self.partition.slots(groups, self.width)  # [G, width]
 
     def _member_nll(self, hidden: Tensor, group: Tensor, member: Tensor, label_smoothing: float) -> Tensor:
         # Stay in sorted order up to the loss: putting [N] back in place is cheaper than [N, S].
         sorted_group, token = group.sort()  # [N], [N]
-        ends = segment_ends(sorted_group, self.partition.num_groups)  # [G]
         # index_select, for the backward pass of hidden[token] is several times slower.
-        scores = self._grouped_product(hidden.index_select(0, token), self.member_weight(), ends)
-        logits = scores + self._shift_of(sorted_group, self.width)  # [N, width]
+        scores = self._grouped_product(hidden.index_select(0, token), sorted_group)  # [N, width]
+        logits = scores + self._shift_of(sorted_group, self.width)
         nll = token_nll(logits, member[token], label_smoothing, 1 / self.num_classes)  # [N]
         return torch.zeros_like(nll).index_copy(0, token, nll)
 
-    def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
-        if groups is None:
-            weight = self.member_weight()  # [G, width, d]
-            return F.linear(hidden, weight.flatten(0, 1)).unflatten(-1, weight.shape[:2])  # [N, G, width]
-        sorted_groups, pair = groups.flatten().sort()  # [N·K]
-        rows = hidden.index_select(0, pair // groups.shape[1])  # [N·K, d]
-        # Decoding opens few groups: where the weight must be gathered, cast or padded, only theirs is.
-        if self.tied or autocast_dtype(rows) is not None or self.in_features % ALIGNMENT:
-            opened, counts = sorted_groups.unique_consecutive(return_counts=True)
-            weight, ends = self.member_weight(opened), counts.cumsum(0).to(torch.int32)
-        else:
-            weight, ends = self.weight, segment_ends(sorted_groups, self.partition.num_groups)
-        scores = self._grouped_product(rows, weight, ends)  # [N·K, width]
-        return torch.zeros_like(scores).index_copy(0, pair, scores).view(*groups.shape, self.width)
-
-    def _grouped_product(self, rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-        """Rows [M, d] by group, weight [K, width, d], where each group's rows end [K] -> [M, width]."""
+    def _grouped_product(self, rows: Tensor, groups: Tensor) -> Tensor:
+        """Rows [N, d] in the order of their groups [N] -> [N, width]."""
+        weight = self.member_weight()  # [G, width, d]
         dtype = autocast_dtype(rows)
         if dtype is not None:  # neither kernel is on autocast's list
             rows, weight = rows.to(dtype), weight.to(dtype)
+        ends = segment_ends(groups, self.partition.num_groups)  # [G]
         if rows.dtype not in self.grouped_mm_dtypes:
             return segment_mm(rows, weight, ends)
         if pad := -self.in_features % ALIGNMENT:
             rows, weight = F.pad(rows, (0, pad)), F.pad(weight, (0, pad))
         return F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
+
+    def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
+        if groups is None:
+            if not self.tied:
+                scores = F.linear(hidden, self.weight.flatten(0, 1))  # [N, G·width]
+            else:  # the scores are brought into the order of the groups, which is less than the weight
+                scores = F.linear(hidden, self.weight).index_select(1, self._slots().flatten())
+            return scores.unflatten(-1, (self.partition.num_groups, self.width))
+        # Decoding opens few groups for few rows: a loop touches their weights alone, and copies none.
+        sorted_groups, pair = groups.flatten().sort()  # [N·K]
+        rows = hidden.index_select(0, pair // groups.shape[1])  # [N·K, d]
+        opened, counts = sorted_groups.unique_consecutive(return_counts=True)
+        pieces = zip(opened.tolist(), rows.split(counts.tolist()), strict=True)
+        parts = [F.linear(part, self._weight_of(group)) for group, part in pieces]
+        scores = torch.cat(parts or [rows.new_empty(0, self.partition.group_size)])
+        return torch.zeros_like(scores).index_copy(0, pair, scores).unflatten(0, groups.shape)
+
+    def _weight_of(self, group: int) -> Tensor:
+        """[S, d] the weight rows of one group; a group of S − 1 members is followed by a row that is masked."""
+        if not self.tied:
+            return self.weight[group, : self.partition.group_size]
+        start = self.num_classes * group // self.partition.num_groups
+        rows = slice(start, start + self.partition.group_size)  # within V, for the last group has S members
+        return self.weight[rows if self.partition.order is None else self.partition.order[rows]]
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kernel={self.kernel}{', tied' if self.tied else ''}"

@@ -122,7 +122,7 @@ class GroupedLinearHead(TwoLevelHead):
         return torch.zeros_like(scores).index_copy(0, pair, scores).unflatten(0, groups.shape)
 
     def _weight_of(self, group: int) -> Tensor:
-        """[S, d] the weight rows of one group; a group of S − 1 members is followed by a row that is masked."""
+        """[S, d] the weight rows of one group; the row after a group of S − 1 members is masked."""
         if not self.tied:
             return self.weight[group, : self.partition.group_size]
         start = self.num_classes * group // self.partition.num_groups

@@ -1,0 +1,45 @@
+"""The commands `train_classifier` and `eval_classifier`: read the flags first, import torch afterwards."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TypeVar
+
+import tyro
+
+from classifier.config import EvalConfig, TrainConfig
+from classifier.presets import PRESETS
+
+Config = TypeVar("Config")
+
+
+def train_main() -> int:
+    """`train_classifier`, also `python -m classifier.train`. Returns the exit code."""
+    scout = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    scout.add_argument("--preset", default="paper")
+    preset = PRESETS.get(scout.parse_known_args()[0].preset, TrainConfig())  # a wrong name is tyro's to report
+    config = _parse(TrainConfig, "train_classifier", preset)
+
+    from classifier.train import train
+    from sqrtvocab.training import exit_code
+
+    return exit_code("train_classifier", lambda: train(config))
+
+
+def eval_main() -> int:
+    """`eval_classifier`. Returns the exit code."""
+    config = _parse(EvalConfig, "eval_classifier", None)
+
+    from classifier.evaluate import report
+    from sqrtvocab.training import exit_code
+
+    return exit_code("eval_classifier", lambda: report(config))
+
+
+def _parse(kind: type[Config], program: str, default: Config | None) -> Config:
+    try:
+        return tyro.cli(kind, prog=program, default=default)
+    except ValueError as error:  # from __post_init__; what tyro itself finds, it reports and exits with code 2
+        print(f"{program}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,1 +1,25 @@
 """Output heads over huge vocabularies that never build the logits."""
+
+from sqrtvocab.heads import (
+    HEADS,
+    AdaptiveHead,
+    FlatHead,
+    GroupedHead,
+    GroupedLinearHead,
+    Head,
+    HeadOutput,
+    make_head,
+)
+from sqrtvocab.partition import Partition
+
+__all__ = [
+    "HEADS",
+    "AdaptiveHead",
+    "FlatHead",
+    "GroupedHead",
+    "GroupedLinearHead",
+    "Head",
+    "HeadOutput",
+    "Partition",
+    "make_head",
+]

@@ -1,0 +1,145 @@
+"""Adaptive softmax (Grave et al. 2017) under the common contract: a short list of frequent classes and tails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sqrtvocab.heads.base import Head, draw, token_nll, wide
+from sqrtvocab.heads.segments import segment_ends, segment_nll
+from sqrtvocab.partition import Partition
+
+
+class AdaptiveHead(Head):
+    """The model of ``nn.AdaptiveLogSoftmaxWithLoss``, with the biases that a prior needs.
+
+    The first ``cutoffs[0]`` classes (the most frequent) and one entry per tail cluster share a softmax; the
+    classes of cluster i follow from a projection of the hidden state to d / div_value^i features. Unlike
+    torch's module it takes ``ignore_index``, any shape, other reductions, an ``order`` of the classes,
+    compiles in one graph, uses every parameter in every step (DDP needs that), and scores a cluster in blocks
+    of rows. The "group" of the contract is the entry of the first softmax.
+
+    Args:
+        in_features, num_classes, validate: see :class:`~sqrtvocab.heads.base.Head`.
+        cutoffs: increasing positions where the clusters begin; V/25 and V/5 by default.
+        div_value: how much narrower each further cluster's projection is.
+        order: int [V], the class at each position, most frequent first; class indices as they are by default.
+            ``Partition.by_frequency(counts).order`` is one.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        cutoffs: Sequence[int] | None = None,
+        div_value: float = 4.0,
+        order: Tensor | None = None,
+        validate: bool | None = None,
+    ) -> None:
+        super().__init__(in_features, num_classes, validate)
+        if cutoffs is None:
+            cutoffs = sorted({cut for cut in (num_classes // 25, num_classes // 5) if cut > 0})
+        cutoffs = [int(cut) for cut in cutoffs]
+        if any(a >= b for a, b in pairwise([0, *cutoffs, num_classes])):
+            raise ValueError(f"cutoffs must increase strictly within (0, {num_classes}), got {cutoffs}")
+        if not div_value > 0:
+            raise ValueError(f"div_value must be positive, got {div_value}")
+        self.edges = [*cutoffs, num_classes]  # the shortlist's end, then each cluster's
+        self.shortlist_size = self.edges[0]
+        self.num_clusters = len(cutoffs)
+        # One group: here a partition serves only to look positions up.
+        self.partition = Partition(num_classes, 1, order)
+        self.first = nn.Linear(in_features, self.shortlist_size + self.num_clusters)
+        nn.init.zeros_(self.first.bias)
+        self.tails = nn.ModuleList()
+        for i, (start, stop) in enumerate(pairwise(self.edges), start=1):
+            features = max(1, int(in_features // div_value**i))
+            tail = nn.Sequential(
+                nn.Linear(in_features, features, bias=False), nn.Linear(features, stop - start)
+            )
+            nn.init.zeros_(tail[1].bias)
+            self.tails.append(tail)
+
+    def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        position = self.partition.split(target)[1]  # [N]
+        edges = torch.tensor(self.edges, device=hidden.device)
+        cluster = torch.bucketize(position, edges[:-1], right=True)  # [N], 0 is the shortlist
+        entry = torch.where(cluster == 0, position, self.shortlist_size + cluster - 1)  # [N]
+        spread: Tensor | float = 0.0
+        if label_smoothing:
+            sizes = edges.diff()  # of the clusters
+            spread = torch.cat([sizes.new_ones(self.shortlist_size), sizes]) / self.num_classes
+        group_nll = token_nll(self.first(hidden), entry, label_smoothing, spread)  # [N]
+        sorted_cluster, token = cluster.sort()  # [N], [N]
+        ends = segment_ends(sorted_cluster, self.num_clusters + 1)
+        rows = hidden[token]  # [N, d]
+        member_nll = torch.zeros_like(group_nll)
+        for i, (project, score) in enumerate(self.tails, start=1):
+            projected = project(rows)  # [N, d / div_value^i]
+            member = (position[token] - edges[i - 1]).clamp(0, score.out_features - 1)
+            member_nll = member_nll + segment_nll(
+                projected,
+                score.weight.to(projected.dtype),
+                score.bias.to(projected.dtype),
+                member,
+                ends,
+                i,
+                label_smoothing,
+                1 / self.num_classes,
+            )
+        return group_nll, torch.zeros_like(member_nll).index_copy(0, token, member_nll)
+
+    def _first_log_prob(self, hidden: Tensor) -> Tensor:
+        return F.log_softmax(wide(self.first(hidden)), dim=-1)  # [N, shortlist + clusters]
+
+    def _log_prob(self, hidden: Tensor) -> Tensor:
+        first = self._first_log_prob(hidden)
+        parts = [first[:, : self.shortlist_size]]
+        for i, tail in enumerate(self.tails, start=self.shortlist_size):
+            parts.append(first[:, i, None] + F.log_softmax(wide(tail(hidden)), dim=-1))
+        by_position = torch.cat(parts, dim=1)  # [N, V]
+        if self.partition.position is None:
+            return by_position
+        return by_position.index_select(1, self.partition.position)
+
+    def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Exact: a cluster is opened only for the rows in which it may hold one of the k best."""
+        first = self._first_log_prob(hidden)
+        best = first.new_full((len(hidden), k), -math.inf)
+        position = torch.zeros(best.shape, dtype=torch.int64, device=hidden.device)
+        known = min(k, self.shortlist_size)
+        best[:, :known], position[:, :known] = first[:, : self.shortlist_size].topk(known, dim=-1)
+        for i, tail in enumerate(self.tails):
+            bound = first[:, self.shortlist_size + i]  # [N]
+            for rows in self._blocks((bound > best[:, -1]).nonzero().squeeze(1)):
+                joint = bound[rows, None] + F.log_softmax(wide(tail(hidden[rows])), dim=-1)
+                found, member = joint.topk(min(k, joint.shape[1]), dim=-1)  # [R, ≤ k]
+                best[rows], keep = torch.cat([best[rows], found], 1).topk(k, dim=-1)
+                candidates = torch.cat([position[rows], self.edges[i] + member], 1)
+                position[rows] = candidates.gather(1, keep)
+        return best, self.partition.join(torch.zeros_like(position), position)
+
+    def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
+        position = draw(wide(self.first(hidden)), generator)  # [N]
+        entry = position.clone()
+        for i, tail in enumerate(self.tails):
+            for rows in self._blocks((entry == self.shortlist_size + i).nonzero().squeeze(1)):
+                position[rows] = self.edges[i] + draw(wide(tail(hidden[rows])), generator)
+        return self.partition.join(torch.zeros_like(position), position)
+
+    def _set_prior(self, log_prior: Tensor) -> None:
+        if self.partition.order is not None:
+            log_prior = log_prior[self.partition.order.to(log_prior.device)]  # by position
+        shortlist, *clusters = log_prior.tensor_split(self.edges[:-1])
+        totals = [cluster.logsumexp(0, keepdim=True) for cluster in clusters]
+        self.first.bias.copy_(torch.cat([shortlist, *totals]))
+        for (_, score), cluster, total in zip(self.tails, clusters, totals, strict=True):
+            score.bias.copy_(cluster - total)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features} -> {self.num_classes} classes, cutoffs={self.edges[:-1]}"

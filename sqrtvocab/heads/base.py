@@ -1,0 +1,279 @@
+"""The contract that every head keeps, and what all of them share."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor
+
+REDUCTIONS = ("mean", "sum", "none")
+
+# Decoding works on blocks of at most this many elements (16 MiB of float32), so that it never holds N·V.
+BLOCK_ELEMENTS = 2**22
+
+
+class HeadOutput(NamedTuple):
+    """What a head returns in training; ``loss = group_loss + member_loss``."""
+
+    loss: Tensor
+    """The negative log-likelihood of the classes, reduced."""
+    group_loss: Tensor
+    """Its share −log P(group); zero for a head without groups."""
+    member_loss: Tensor
+    """Its share −log P(class | group)."""
+
+
+class Head(nn.Module, ABC):
+    """An output layer over V classes together with its loss: a distribution P(class | hidden).
+
+    ``hidden`` is [..., d] in every method and ``target`` [...]. The loss means exactly what
+    ``F.cross_entropy`` means on the dense distribution ``log_prob(hidden)``, and is at least float32
+    whatever the precision of the parameters.
+
+    Args:
+        in_features: d, the width of the hidden state.
+        num_classes: V.
+        validate: check that targets lie in [0, V) and raise an IndexError with the range observed. By default
+            this is done where it is free: on the CPU. On CUDA it costs a synchronisation; without it an
+            asynchronous device assertion guards the range, as it does in a compiled graph.
+    """
+
+    def __init__(self, in_features: int, num_classes: int, validate: bool | None = None) -> None:
+        super().__init__()
+        if in_features < 1:
+            raise ValueError(f"in_features must be at least 1, got {in_features}")
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+        self.in_features = in_features
+        self.num_classes = num_classes
+        self.validate = validate
+
+    # ---- what a head implements, on hidden states [N, d] ----
+
+    @abstractmethod
+    def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        """[N, d], valid targets [N] -> (group part, member part) of each token's loss, [N] and [N]."""
+
+    @abstractmethod
+    def _log_prob(self, hidden: Tensor) -> Tensor:
+        """[N, d] -> [N, V]."""
+
+    @abstractmethod
+    def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """[N, d] -> (log-probabilities, classes) of the k most probable classes, [N, k] each."""
+
+    @abstractmethod
+    def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
+        """[N, d] -> [N] one class drawn from P(class | hidden)."""
+
+    @abstractmethod
+    def _set_prior(self, log_prior: Tensor) -> None:
+        """Set the biases so that a zero hidden state gives ``log_prior`` [V]."""
+
+    # ---- what a user calls ----
+
+    def forward(
+        self,
+        hidden: Tensor,
+        target: Tensor,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> HeadOutput:
+        """The loss of ``target`` [...] given ``hidden`` [..., d].
+
+        Args:
+            ignore_index: targets of this value take no part, neither in the sum nor in the mean's divisor.
+            reduction: "mean" | "sum" | "none"; "none" keeps the shape of ``target``.
+            label_smoothing: ε in [0, 1]. ``flat`` spreads ε evenly over all V classes, as F.cross_entropy.
+                Heads with groups leave out, of that same sum, the terms inside groups other than the
+                target's, which would need all V logits; what remains is the exact smoothing of P(group),
+                each group weighing its size, and of the members of the target's group.
+
+        Raises:
+            IndexError: a target outside [0, V) that is not ``ignore_index``; see ``validate``.
+            TypeError, ValueError: the argument named is of the wrong kind or shape.
+        """
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}; got {reduction!r}")
+        if not 0.0 <= label_smoothing <= 1.0:
+            raise ValueError(f"label_smoothing must lie in [0, 1], got {label_smoothing}")
+        self._check_hidden(hidden)
+        if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+            raise TypeError(f"target must hold class indices (integers), got {target.dtype}")
+        if target.shape != hidden.shape[:-1]:
+            raise ValueError(
+                f"target must have the shape of hidden without its last dimension, {list(hidden.shape[:-1])}; "
+                f"got {list(target.shape)}"
+            )
+        flat_target = target.reshape(-1).to(torch.int64)  # [N]
+        kept = flat_target != ignore_index  # [N]
+        # Ignored tokens are computed as class 0 and masked afterwards: dropping them would make shapes depend
+        # on data, which costs a synchronisation on CUDA and breaks compiled graphs.
+        safe_target = torch.where(kept, flat_target, 0)
+        self._check_range(safe_target)
+
+        parts = self._nll(hidden.reshape(-1, self.in_features), safe_target, label_smoothing)
+        group_nll, member_nll = (torch.where(kept, part, 0.0) for part in parts)  # [N], [N]
+        if reduction == "none":
+            group_loss, member_loss = group_nll.view_as(target), member_nll.view_as(target)
+        elif reduction == "sum":
+            group_loss, member_loss = group_nll.sum(), member_nll.sum()
+        else:  # no token kept: 0/0 is NaN with zero gradients, as in F.cross_entropy
+            count = kept.sum()
+            group_loss, member_loss = group_nll.sum() / count, member_nll.sum() / count
+        return HeadOutput(group_loss + member_loss, group_loss, member_loss)
+
+    def log_prob(self, hidden: Tensor) -> Tensor:
+        """[..., d] -> [..., V]: exact, normalised, at least float32. Builds all V columns."""
+        self._check_hidden(hidden)
+        return self._log_prob(hidden.reshape(-1, self.in_features)).view(*hidden.shape[:-1], self.num_classes)
+
+    @torch.no_grad()
+    def predict(self, hidden: Tensor) -> Tensor:
+        """[..., d] -> [...]: the most probable class, exactly."""
+        return self.topk(hidden, 1)[1].squeeze(-1)
+
+    @torch.no_grad()
+    def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """[..., d] -> (log-probabilities, classes), [..., k] each, most probable first, exactly.
+
+        Raises:
+            ValueError: k outside [1, V].
+        """
+        self._check_hidden(hidden)
+        if not 1 <= k <= self.num_classes:
+            raise ValueError(f"k must be between 1 and num_classes = {self.num_classes}, got {k}")
+        log_probs, classes = self._topk(hidden.reshape(-1, self.in_features), k)
+        shape = (*hidden.shape[:-1], k)
+        return log_probs.view(shape), classes.view(shape)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        hidden: Tensor,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """[..., d] -> [...]: one class per hidden state, drawn from softmax(log_prob / temperature).
+
+        At temperature 1, and with ``top_k`` at any temperature, no V-wide row is needed. Another temperature
+        without ``top_k`` changes the odds between groups by an amount that only all V classes tell, so it is
+        computed from ``log_prob``, a block of rows at a time.
+
+        Args:
+            temperature: 0 gives :meth:`predict`.
+            top_k: draw from the ``top_k`` most probable classes only.
+            generator: the source of randomness, on the device of ``hidden``.
+
+        Raises:
+            ValueError: a negative or infinite temperature, or ``top_k`` outside [1, V].
+        """
+        if not (temperature >= 0 and math.isfinite(temperature)):
+            raise ValueError(f"temperature must be finite and not negative, got {temperature}")
+        if top_k is not None and not 1 <= top_k <= self.num_classes:
+            raise ValueError(f"top_k must be between 1 and num_classes = {self.num_classes}, got {top_k}")
+        if temperature == 0:
+            return self.predict(hidden)
+        self._check_hidden(hidden)
+        rows = hidden.reshape(-1, self.in_features)  # [N, d]
+        if top_k is not None:
+            log_probs, classes = self._topk(rows, top_k)  # [N, k]
+            choice = draw(log_probs / temperature, generator)  # [N]
+            drawn = classes.gather(1, choice.unsqueeze(1)).squeeze(1)
+        elif temperature == 1:
+            drawn = self._sample(rows, generator)
+        else:
+            drawn = torch.cat([draw(self._log_prob(r) / temperature, generator) for r in self._blocks(rows)])
+        return drawn.view(hidden.shape[:-1])
+
+    @torch.no_grad()
+    def init_prior(self, counts: Tensor | Sequence[float], smoothing: float = 1.0) -> None:
+        """Start from the unigram distribution: P(class | 0) = (counts + smoothing) / Σ (counts + smoothing).
+
+        The head then need not spend its first steps on learning how often each class occurs.
+
+        Args:
+            counts: [V] how often each class occurs in the training data.
+            smoothing: added to every count, so that a class never seen keeps a chance.
+
+        Raises:
+            ValueError: counts of another length, negative or not finite, or a class left with probability 0.
+        """
+        counts = torch.as_tensor(counts).to(device="cpu", dtype=torch.float64)
+        if counts.shape != (self.num_classes,):
+            raise ValueError(f"counts must have shape [{self.num_classes}], got {list(counts.shape)}")
+        weights = counts + smoothing
+        if not bool(((counts >= 0) & (weights > 0) & weights.isfinite()).all()):
+            raise ValueError("counts must be finite and not negative, and positive once smoothing is added")
+        self._set_prior((weights / weights.sum()).log())
+
+    # ---- helpers for the heads ----
+
+    def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Rows [N, d] in blocks few enough that a V-wide result of one block stays small."""
+        return rows.split(max(1, BLOCK_ELEMENTS // self.num_classes))
+
+    def _check_hidden(self, hidden: Tensor) -> None:
+        if not hidden.is_floating_point():
+            raise TypeError(f"hidden must be floating point, got {hidden.dtype}")
+        if hidden.dim() == 0 or hidden.shape[-1] != self.in_features:
+            raise ValueError(
+                f"hidden must have in_features = {self.in_features} as its last dimension; "
+                f"got shape {list(hidden.shape)}"
+            )
+
+    def _check_range(self, target: Tensor) -> None:
+        """Targets [N], the ignored ones already replaced, must lie in [0, V)."""
+        if target.numel() == 0 or target.is_meta:
+            return
+        if torch.compiler.is_compiling() or isinstance(target, FakeTensor):
+            look = False
+        else:
+            look = target.device.type == "cpu" if self.validate is None else self.validate
+        if look:
+            low, high = (int(bound) for bound in target.aminmax())
+            if low < 0 or high >= self.num_classes:
+                raise IndexError(
+                    f"target must lie in [0, {self.num_classes}) or equal ignore_index; "
+                    f"observed values from {low} to {high}"
+                )
+        elif self.validate is not False and target.device.type in ("cpu", "cuda"):
+            inside = ((target >= 0) & (target < self.num_classes)).all()
+            torch._assert_async(inside, f"target must lie in [0, {self.num_classes}) or equal ignore_index")
+
+
+def wide(logits: Tensor) -> Tensor:
+    """Half-precision logits to float32: a log-sum-exp over many classes needs it."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def token_nll(logits: Tensor, target: Tensor, label_smoothing: float, spread: Tensor | float) -> Tensor:
+    """(1 − ε)·nll + ε·Σ_c spread_c·(−log p_c), for logits [N, C] and target [N] -> [N].
+
+    Slots at −inf are no classes and add nothing.
+    """
+    if label_smoothing == 0.0:
+        return F.cross_entropy(wide(logits), target, reduction="none")
+    log_probs = F.log_softmax(wide(logits), dim=-1)  # [N, C]
+    uniform = -(spread * log_probs.masked_fill(log_probs == -math.inf, 0.0)).sum(-1)  # [N]
+    nll = F.nll_loss(log_probs, target, reduction="none")  # [N]
+    return (1 - label_smoothing) * nll + label_smoothing * uniform
+
+
+def draw(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+    """One index per row of unnormalised log-probabilities [N, C] -> [N]."""
+    return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+
+
+def reset_linear(weight: Tensor, fan_in: int) -> None:
+    """Initialise as nn.Linear does: uniform within ±1/√fan_in."""
+    bound = 1 / math.sqrt(fan_in)
+    nn.init.uniform_(weight, -bound, bound)

@@ -1,0 +1,101 @@
+"""The ordinary head: one linear layer to all V classes. The baseline, and the reference."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn import LinearCrossEntropyOptions
+
+from sqrtvocab.heads.base import Head, draw, reset_linear, token_nll, wide
+
+
+class FlatHead(Head):
+    """P(class) = softmax(W h + b).
+
+    Args:
+        in_features, num_classes, validate: see :class:`~sqrtvocab.heads.base.Head`.
+        bias: whether there is a b; ``init_prior`` needs it.
+        chunk_size: process this many tokens at a time with torch's exact ``F.linear_cross_entropy``: the same
+            loss and gradients without the [N, V] logits, at about the same time. Set it so that chunk_size·V
+            fits the memory you have. Under autocast this mode computes in the parameters' own precision; with
+            half-precision parameters the loss is rounded to that precision.
+        weight: a [V, d] parameter to use instead of an own one, such as an embedding's.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        bias: bool = True,
+        chunk_size: int | None = None,
+        weight: nn.Parameter | None = None,
+        validate: bool | None = None,
+    ) -> None:
+        super().__init__(in_features, num_classes, validate)
+        if chunk_size is not None and chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
+        self.chunk_size = chunk_size
+        self.weight = own_or_tied(weight, num_classes, in_features)  # [V, d]
+        self.bias = nn.Parameter(torch.zeros(num_classes)) if bias else None  # [V]
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return wide(F.linear(hidden, self.weight, self.bias))  # [N, V]
+
+    def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        if self.chunk_size is None:
+            nll = token_nll(self._logits(hidden), target, label_smoothing, 1 / self.num_classes)
+        else:
+            nll = self._chunked_nll(hidden, target, label_smoothing, self.chunk_size)
+        return torch.zeros_like(nll), nll
+
+    def _chunked_nll(self, hidden: Tensor, target: Tensor, label_smoothing: float, chunk: int) -> Tensor:
+        hidden = hidden.to(self.weight.dtype)
+        options = LinearCrossEntropyOptions(batch_chunk_size=chunk)
+        nll = wide(
+            F.linear_cross_entropy(
+                hidden, self.weight, target, linear_bias=self.bias, reduction="none", options=options
+            )
+        )
+        if label_smoothing == 0.0:
+            return nll
+        # torch's chunked op knows no smoothing, but its sum over the classes is linear in the logits:
+        # (1 − ε)·nll + ε·mean_c(−log p_c) = nll + ε·(logit of the target − mean logit).
+        gap = (hidden * (self.weight[target] - self.weight.mean(0))).sum(-1)  # [N]
+        if self.bias is not None:
+            gap = gap + self.bias[target] - self.bias.mean()
+        return nll + label_smoothing * gap
+
+    def _log_prob(self, hidden: Tensor) -> Tensor:
+        return F.log_softmax(self._logits(hidden), dim=-1)
+
+    def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        log_probs, classes = [], []
+        for rows in self._blocks(hidden):
+            logits = self._logits(rows)  # [rows, V]
+            best, index = logits.topk(k, dim=-1)
+            log_probs.append(best - logits.logsumexp(-1, keepdim=True))
+            classes.append(index)
+        return torch.cat(log_probs), torch.cat(classes)
+
+    def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
+        return torch.cat([draw(self._logits(rows), generator) for rows in self._blocks(hidden)])
+
+    def _set_prior(self, log_prior: Tensor) -> None:
+        if self.bias is None:
+            raise ValueError("init_prior needs a bias to hold the prior: make the flat head with bias=True")
+        self.bias.copy_(log_prior)
+
+    def extra_repr(self) -> str:
+        chunk = "" if self.chunk_size is None else f", chunk_size={self.chunk_size}"
+        return f"{self.in_features} -> {self.num_classes} classes{chunk}"
+
+
+def own_or_tied(weight: nn.Parameter | None, num_classes: int, in_features: int) -> nn.Parameter:
+    """A new [V, d] parameter initialised as nn.Linear's, or the given one after a check of its shape."""
+    if weight is None:
+        weight = nn.Parameter(torch.empty(num_classes, in_features))
+        reset_linear(weight, in_features)
+    elif weight.shape != (num_classes, in_features):
+        raise ValueError(f"weight must have shape [{num_classes}, {in_features}], got {list(weight.shape)}")
+    return weight

@@ -1,0 +1,66 @@
+"""The paper's head: one linear layer shared by all groups, scaled and shifted per group."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sqrtvocab.heads.base import reset_linear
+from sqrtvocab.heads.two_level import TwoLevelHead
+from sqrtvocab.partition import Partition
+
+MODULATIONS = ("scale-shift", "film", "both")
+
+
+class GroupedHead(TwoLevelHead):
+    """P(group) = softmax(W_g h); P(member | group g) = softmax(P_g ∘ (W_s h) + Q_g).
+
+    About 2·V + 2·d·√V parameters instead of V·d, and 2·√V logits a token instead of V. The price is
+    expressivity: members at the same place in different groups share a direction in the hidden space.
+
+    Args:
+        in_features, num_classes, num_groups, partition, validate: see
+            :class:`~sqrtvocab.heads.two_level.TwoLevelHead`.
+        modulation: how a group makes the shared layer W_s its own.
+            "scale-shift": P_g ∘ (W_s h) + Q_g, the paper.
+            "film": W_s (A_g ∘ h + B_g) + Q_g: the hidden state is scaled and shifted before the shared layer,
+            so every class has a direction of its own, for 2·G·d parameters instead of P's V.
+            "both": P_g ∘ (W_s (A_g ∘ h + B_g)) + Q_g.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        num_groups: int | None = None,
+        partition: Partition | None = None,
+        modulation: str = "scale-shift",
+        validate: bool | None = None,
+    ) -> None:
+        super().__init__(in_features, num_classes, num_groups, partition, validate)
+        if modulation not in MODULATIONS:
+            raise ValueError(f"modulation must be one of {', '.join(MODULATIONS)}; got {modulation!r}")
+        self.modulation = modulation
+        groups, size = self.partition.num_groups, self.partition.group_size
+        self.shared = nn.Parameter(torch.empty(size, in_features))  # W_s, [S, d]
+        reset_linear(self.shared, in_features)
+        self.scale = self.film_scale = self.film_shift = None
+        if modulation != "film":
+            self.scale = nn.Parameter(torch.ones(groups, size))  # P_g, [G, S]
+        if modulation != "scale-shift":
+            self.film_scale = nn.Parameter(torch.ones(groups, in_features))  # A_g, [G, d]
+            self.film_shift = nn.Parameter(torch.zeros(groups, in_features))  # B_g, [G, d]
+
+    def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
+        def of_groups(table: Tensor) -> Tensor:  # [G, ·] -> [N, K, ·], or as it is for all groups
+            return table if groups is None else F.embedding(groups, table)
+
+        hidden = hidden.unsqueeze(1)  # [N, 1, d]
+        if self.film_scale is not None and self.film_shift is not None:
+            hidden = hidden * of_groups(self.film_scale) + of_groups(self.film_shift)  # [N, K, d]
+        scores = F.linear(hidden, self.shared)  # [N, 1 or K, S]
+        return scores if self.scale is None else scores * of_groups(self.scale)  # [N, K, S]
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, modulation={self.modulation}"

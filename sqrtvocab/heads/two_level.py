@@ -1,0 +1,131 @@
+"""What the heads with groups share: P(class) = P(group)·P(member | group)."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sqrtvocab.heads.base import BLOCK_ELEMENTS, Head, draw, token_nll, wide
+from sqrtvocab.partition import Partition
+
+
+class TwoLevelHead(Head):
+    """Predicts the group, then the member inside a group; a subclass says how members are scored.
+
+    In training the target's group is known, so only [N, G] and [N, S] logits are built.
+
+    Args:
+        in_features, num_classes, validate: see :class:`~sqrtvocab.heads.base.Head`.
+        num_groups: G; floor(√V) when neither this nor ``partition`` is given.
+        partition: which class is in which group; consecutive indices by default.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        num_groups: int | None = None,
+        partition: Partition | None = None,
+        validate: bool | None = None,
+    ) -> None:
+        super().__init__(in_features, num_classes, validate)
+        if partition is None:
+            partition = Partition(num_classes, num_groups)
+        if partition.num_classes != num_classes:
+            raise ValueError(
+                f"partition is over {partition.num_classes} classes, but num_classes is {num_classes}"
+            )
+        if num_groups not in (None, partition.num_groups):
+            raise ValueError(f"num_groups is {num_groups}, but partition has {partition.num_groups} groups")
+        self.partition = partition
+        self.group = nn.Linear(in_features, partition.num_groups)  # W_g
+        nn.init.zeros_(self.group.bias)
+        self.shift = nn.Parameter(torch.zeros(partition.num_groups, partition.group_size))  # Q_g, [G, S]
+
+    @abstractmethod
+    def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
+        """Scores without the shift: hidden [N, d], groups [N, K] -> [N, K, ≥ S]; None is all G groups."""
+
+    def _member_logits(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
+        """hidden [N, d], groups [N, K] -> [N, K, ≥ S] with −inf at the slots that are no class."""
+        scores = self._member_scores(hidden, groups)
+        return scores + self._shift_of(groups, scores.shape[-1])
+
+    def _shift_of(self, groups: Tensor | None, width: int) -> Tensor:
+        """Q_g of groups [...] -> [..., width], or [G, width] for None; −inf at the slots that are no class."""
+        shift = F.pad(self.shift, (0, width - self.partition.group_size))  # [G, width]
+        # Masking the [G, width] table costs V elements where masking the logits would cost N·S.
+        shift = shift.masked_fill(self.partition.padding(width, shift.device), -math.inf)
+        return shift if groups is None else F.embedding(groups, shift)
+
+    def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        group, member = self.partition.split(target)  # [N], [N]
+        # Σ over all classes of ε/V: a group weighs its size, a member 1.
+        group_spread = self.partition.sizes(target.device) / self.num_classes if label_smoothing else 0.0
+        return (
+            token_nll(self.group(hidden), group, label_smoothing, group_spread),
+            self._member_nll(hidden, group, member, label_smoothing),
+        )
+
+    def _member_nll(self, hidden: Tensor, group: Tensor, member: Tensor, label_smoothing: float) -> Tensor:
+        """−log P(member | group) of each token, [N]."""
+        logits = self._member_logits(hidden, group.unsqueeze(1)).squeeze(1)  # [N, ≥ S]
+        return token_nll(logits, member, label_smoothing, 1 / self.num_classes)
+
+    def _log_prob(self, hidden: Tensor) -> Tensor:
+        group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
+        member = F.log_softmax(wide(self._member_logits(hidden, None)), dim=-1)  # [N, G, ≥ S]
+        joint = (group.unsqueeze(-1) + member).flatten(1)  # [N, G·S]
+        groups, members = self.partition.split(torch.arange(self.num_classes, device=hidden.device))
+        return joint.index_select(1, groups * member.shape[-1] + members)  # [N, V]
+
+    def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Exact, expanding groups from the most probable down.
+
+        No class is more probable than its group, so a row is finished once its k-th best class so far is at
+        least as probable as the next group: for a peaked distribution that is after one or two groups.
+        """
+        group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
+        ranked_log_probs, ranked = group.sort(dim=-1, descending=True)  # [N, G]
+        best = group.new_full((len(hidden), k), -math.inf)
+        classes = ranked.new_zeros((len(hidden), k))
+        rows = torch.arange(len(hidden), device=hidden.device)  # the rows not finished yet
+        done, step, num_groups = 0, 1, self.partition.num_groups
+        while len(rows) and done < num_groups:
+            room = max(1, BLOCK_ELEMENTS // (len(rows) * self.partition.group_size))
+            expand = slice(done, min(done + min(step, room), num_groups))
+            groups = ranked[rows, expand]  # [R, K]
+            member = F.log_softmax(wide(self._member_logits(hidden[rows], groups)), dim=-1)  # [R, K, S]
+            joint = ranked_log_probs[rows, expand].unsqueeze(-1) + member
+            found, slot = joint.flatten(1).topk(min(k, joint[0].numel()), dim=-1)  # [R, ≤ k]
+            found_groups = groups.gather(1, slot // member.shape[-1])
+            # A padding slot can be among the k found only at −inf; its class is replaced before the end,
+            # since V ≥ k classes are finite. It must merely be a valid index here.
+            found_members = torch.where(found == -math.inf, 0, slot % member.shape[-1])
+            found_classes = self.partition.join(found_groups, found_members)
+            best[rows], keep = torch.cat([best[rows], found], 1).topk(k, dim=-1)
+            classes[rows] = torch.cat([classes[rows], found_classes], 1).gather(1, keep)
+            done, step = expand.stop, step * 2
+            if done < num_groups:
+                rows = rows[best[rows, -1] < ranked_log_probs[rows, done]]
+        return best, classes
+
+    def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
+        group = draw(wide(self.group(hidden)), generator)  # [N]
+        member = draw(wide(self._member_logits(hidden, group.unsqueeze(1)).squeeze(1)), generator)  # [N]
+        return self.partition.join(group, member)
+
+    def _set_prior(self, log_prior: Tensor) -> None:
+        groups, members = self.partition.split(torch.arange(self.num_classes, device=self.shift.device))
+        table = torch.full(self.shift.shape, -math.inf, dtype=log_prior.dtype)  # [G, S]
+        table[groups.cpu(), members.cpu()] = log_prior
+        group = table.logsumexp(-1)  # [G]
+        self.group.bias.copy_(group)
+        self.shift.copy_((table - group.unsqueeze(-1)).masked_fill(table == -math.inf, 0.0))
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features} -> {self.num_classes} classes"

@@ -1,0 +1,162 @@
+"""Which group a class belongs to, and which member of the group it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Partition(nn.Module):
+    """Splits V classes into G groups of consecutive positions, as evenly as integers allow.
+
+    Group g holds the positions S_g = floor(V·g/G) to E_g = floor(V·(g+1)/G) − 1 (the paper's formulas), so
+    group sizes differ by at most one. Both directions are closed-form integer arithmetic: no table, no
+    search, no data-dependent branch.
+
+    A class stands at the position of its own index, unless ``order`` says otherwise: ``order[p]`` is the
+    class at position p. A permutation is stored as buffers, so it travels in the state dict.
+
+    Args:
+        num_classes: V, at least 1.
+        num_groups: G between 1 and V; floor(√V) when not given.
+        order: int tensor [V], a permutation of the classes; identity when not given.
+
+    Raises:
+        ValueError: V < 1, G outside [1, V], or ``order`` is not a permutation of the V classes.
+    """
+
+    order: Tensor | None  # [V] position -> class
+    position: Tensor | None  # [V] class -> position
+
+    def __init__(self, num_classes: int, num_groups: int | None = None, order: Tensor | None = None) -> None:
+        super().__init__()
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+        if num_groups is None:
+            num_groups = math.isqrt(num_classes)
+        if not 1 <= num_groups <= num_classes:
+            raise ValueError(
+                f"num_groups must be between 1 and num_classes = {num_classes}, got {num_groups}"
+            )
+        self.num_classes = num_classes
+        self.num_groups = num_groups
+        self.group_size = -(-num_classes // num_groups)  # S: the size of the largest group
+        # Both directions are persistent: a model created on the meta device and then loaded must not be left
+        # with an inverse that nobody computed.
+        self.register_buffer("order", None)
+        self.register_buffer("position", None)
+        if order is not None:
+            order = torch.as_tensor(order)
+            if order.is_floating_point() or order.is_complex() or order.dtype == torch.bool:
+                raise ValueError(f"order must hold integers, got {order.dtype}")
+            order = order.to(torch.int64)
+            if order.shape != (num_classes,):
+                raise ValueError(f"order must have shape [{num_classes}], got {list(order.shape)}")
+            if not order.is_meta and not torch.equal(
+                order.sort().values, torch.arange(num_classes, device=order.device)
+            ):
+                raise ValueError(f"order must be a permutation of the classes 0 to {num_classes - 1}")
+            self.order = order.clone()
+            self.position = torch.argsort(self.order)
+
+    # ---- constructors ----
+
+    @classmethod
+    def identity(cls, num_classes: int, num_groups: int | None = None) -> Partition:
+        """Consecutive class indices form a group: the paper's grouping (BPE merge order for a tokenizer)."""
+        return cls(num_classes, num_groups)
+
+    @classmethod
+    def random(cls, num_classes: int, num_groups: int | None = None, seed: int = 0) -> Partition:
+        """Classes are dealt to the groups at random, the same way for the same seed."""
+        order = torch.randperm(num_classes, generator=torch.Generator().manual_seed(seed), device="cpu")
+        return cls(num_classes, num_groups, order)
+
+    @classmethod
+    def by_frequency(cls, counts: Tensor | Sequence[float], num_groups: int | None = None) -> Partition:
+        """Classes of similar frequency share a group: group 0 holds the most frequent ones.
+
+        Args:
+            counts: [V] how often each class occurs; classes of equal count keep their order.
+        """
+        counts = torch.as_tensor(counts)
+        if counts.dim() != 1 or len(counts) == 0:
+            raise ValueError(f"counts must have shape [num_classes], got {list(counts.shape)}")
+        return cls(len(counts), num_groups, torch.argsort(counts, descending=True, stable=True))
+
+    @classmethod
+    def aligned(cls, radices: Sequence[int]) -> Partition:
+        """The group count nearest √V that never cuts across the labels' mixed-radix structure.
+
+        A label that encodes attributes in mixed radix (first attribute most significant) keeps its meaning
+        under a group count that is a product of leading radices, times a divisor of the next one: then member
+        t is the same combination of the remaining attributes in every group, which is what lets a linear
+        layer shared by the groups generalise. Among these counts this takes the one with the fewest outputs
+        G + V/G, the quantity whose minimum is √V.
+
+        Args:
+            radices: the number of options of each attribute, most significant first.
+        """
+        radices = [int(radix) for radix in radices]
+        if not radices or min(radices) < 1:
+            raise ValueError(f"radices must be positive integers, got {radices}")
+        num_classes = math.prod(radices)
+        candidates = {
+            math.prod(radices[:i]) * divisor
+            for i, radix in enumerate(radices)
+            for divisor in range(1, radix + 1)
+            if radix % divisor == 0
+        }
+        return cls(num_classes, min(candidates, key=lambda groups: (groups + num_classes // groups, groups)))
+
+    # ---- class <-> (group, member) ----
+
+    def split(self, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Classes in [0, V), any shape -> (group, member), int64, the same shape."""
+        position = classes if self.position is None else self.position[classes]
+        group = ((position + 1) * self.num_groups - 1) // self.num_classes
+        return group, position - self.starts(group)
+
+    def join(self, group: Tensor, member: Tensor) -> Tensor:
+        """(group, member) -> classes, int64: the inverse of :meth:`split`. Padding slots are not classes."""
+        position = self.starts(group) + member
+        return position if self.order is None else self.order[position]
+
+    def starts(self, group: Tensor) -> Tensor:
+        """S_g: the first position of each group given."""
+        return self.num_classes * group // self.num_groups
+
+    def sizes(self, device: torch.device | None = None) -> Tensor:
+        """[G] how many classes each group holds."""
+        edges = self.starts(torch.arange(self.num_groups + 1, device=device))
+        return edges[1:] - edges[:-1]
+
+    def padding(self, width: int | None = None, device: torch.device | None = None) -> Tensor:
+        """[G, width] True at the slots that are no class; ``width`` is the largest group's size by default."""
+        slots = torch.arange(self.group_size if width is None else width, device=device)
+        return slots >= self.sizes(device).unsqueeze(1)  # [G, width]
+
+    def slots(self, width: int | None = None, device: torch.device | None = None) -> Tensor:
+        """[G, width] the class of every (group, member); a padding slot repeats the group's first class."""
+        padding = self.padding(width, device)  # [G, width]
+        group = torch.arange(self.num_groups, device=device).unsqueeze(1)  # [G, 1]
+        member = torch.arange(padding.shape[1], device=device)  # [width]
+        return self.join(group, torch.where(padding, 0, member))
+
+    # ---- nn.Module ----
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # A module built with the default order takes over the saved one: the weights mean nothing without it.
+        for name in ("order", "position"):
+            saved = state_dict.get(prefix + name)
+            if saved is not None and getattr(self, name) is None and saved.shape == (self.num_classes,):
+                setattr(self, name, torch.empty_like(saved))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        order = "" if self.order is None else ", ordered"
+        return f"{self.num_classes} classes, {self.num_groups} groups of at most {self.group_size}{order}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,8 @@ from torch.utils.tensorboard.summary import hparams
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_QUIET_SECONDS = 15  # between progress lines in a log file
+
 
 class Logbook:
     """Writes one run's records into its folder; on all ranks but the first it does nothing.
@@ -24,23 +28,23 @@ class Logbook:
     because both open further runs.
 
     Args:
-        folder: the run folder, which must exist.
-        resume_step: records after this step are dropped, for the run goes on from there (a run that was killed has
-            written records past its checkpoint). None for a new run.
+        folder: the run folder.
+        start_step: the step the run goes on from. Records of later steps are dropped: a run that was killed has
+            written some past its checkpoint.
         enabled: false on all ranks but the first.
     """
 
-    def __init__(self, folder: Path, *, resume_step: int | None = None, enabled: bool = True) -> None:
+    def __init__(self, folder: Path, *, start_step: int = 0, enabled: bool = True) -> None:
+        self._printed = -math.inf
         self._live = enabled and sys.stderr.isatty()
         self._writer: SummaryWriter | None = None
         if not enabled:
             return
+        folder.mkdir(parents=True, exist_ok=True)
         path = folder / "metrics.jsonl"
-        if resume_step is not None:
-            _drop_after(path, resume_step)
+        _drop_after(path, start_step)
         self._metrics = path.open("a", encoding="utf-8")
-        purge = None if resume_step is None else resume_step + 1
-        self._writer = SummaryWriter(str(folder), purge_step=purge)
+        self._writer = SummaryWriter(str(folder), purge_step=start_step + 1)
 
     def scalars(self, step: int, values: Mapping[str, float], **axes: float) -> None:
         """Record numbers at `step`. `axes` (minutes, images) go to `metrics.jsonl` only, to plot against."""
@@ -73,13 +77,14 @@ class Logbook:
             self._writer.file_writer.add_summary(summary)
 
     def progress(self, line: str) -> None:
-        """Replace the live line (on a terminal), or print it (into a file or pipe)."""
+        """Replace the live line on a terminal; into a file or pipe print it now and then."""
         if self._writer is None:
             return
         if self._live:
             width = shutil.get_terminal_size().columns - 1
             print(f"\r{line[:width]:<{width}}", end="", file=sys.stderr, flush=True)
-        else:
+        elif time.monotonic() - self._printed >= _QUIET_SECONDS:
+            self._printed = time.monotonic()
             print(line, file=sys.stderr, flush=True)
 
     def say(self, line: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from typing import TypeVar
 
 import tyro
 
-from classifier.config import EvalConfig, TrainConfig
+from classifier.config import ConfigError, EvalConfig, TrainConfig
 from classifier.presets import PRESETS
 
 Config = TypeVar("Config")
@@ -18,7 +19,11 @@ def train_main() -> int:
     """`train_classifier`, also `python -m classifier.train`. Returns the exit code."""
     scout = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     scout.add_argument("--preset", default="paper")
-    preset = PRESETS.get(scout.parse_known_args()[0].preset, TrainConfig())  # a wrong name is tyro's to report
+    scout.add_argument("--only", action="append")
+    given = scout.parse_known_args()[0]
+    preset = PRESETS.get(given.preset, TrainConfig())  # a wrong name is tyro's to report
+    if given.only:
+        preset = dataclasses.replace(preset, only=())  # tyro would add to the preset's
     config = _parse(TrainConfig, "train_classifier", preset)
 
     from classifier.train import train
@@ -40,6 +45,6 @@ def eval_main() -> int:
 def _parse(kind: type[Config], program: str, default: Config | None) -> Config:
     try:
         return tyro.cli(kind, prog=program, default=default)
-    except ValueError as error:  # from __post_init__; what tyro itself finds, it reports and exits with code 2
+    except ConfigError as error:  # what tyro itself finds wrong, it reports, also with exit code 2
         print(f"{program}: {error}", file=sys.stderr)
         raise SystemExit(2) from None

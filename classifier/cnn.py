@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sqrtvocab import Head, HeadOutput
+from shapesgen.attributes import AttributeSpace
+from sqrtvocab import Head, HeadOutput, Partition, make_head
+from sqrtvocab.training import UserError
 
 IMAGE_SIZE = 100
 EMBEDDING = 512
@@ -52,6 +54,27 @@ class Classifier(nn.Module):
     def forward(self, images: Tensor, target: Tensor, reduction: str = "mean") -> HeadOutput:
         """uint8 [N, 3, 100, 100] and classes [N] -> the losses (see `sqrtvocab.HeadOutput`)."""
         return self.head(self.encoder(images), target, reduction=reduction)
+
+
+def make_partition(space: AttributeSpace, grouping: str, num_groups: int | None, seed: int) -> Partition:
+    """The groups that `--grouping` names; see `classifier.config.TrainConfig`.
+
+    Raises:
+        UserError: if there are more groups than classes.
+    """
+    if num_groups is not None and num_groups > space.num_classes:
+        raise UserError(f"--num-groups {num_groups}: there are only {space.num_classes} classes")
+    if grouping == "aligned":
+        return Partition.aligned(space.radices)
+    if grouping == "random":
+        return Partition.random(space.num_classes, num_groups, seed=seed)
+    return Partition.identity(space.num_classes, num_groups)
+
+
+def make_classifier(head: str, partition: Partition) -> Classifier:
+    """A new classifier over the classes of `partition`, which a head with groups takes as its own."""
+    options = {"partition": partition} if head.startswith("grouped") else {}
+    return Classifier(make_head(head, EMBEDDING, partition.num_classes, **options))
 
 
 def parameter_table(model: Classifier) -> dict[str, int]:

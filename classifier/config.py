@@ -12,7 +12,11 @@ import tyro
 
 from shapesgen.attributes import AttributeSpace
 
-HeadName = Literal["grouped", "flat", "grouped-linear", "adaptive"]
+class ConfigError(Exception):
+    """Settings that cannot be used: the message names every flag at fault.
+
+    No ValueError, for tyro would catch that and spread it over a box of several lines.
+    """
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class TrainConfig:
     preset: Literal["paper", "quickstart"] = "paper"
     """Where the defaults of all other flags come from; flags given besides it win."""
 
-    head: HeadName = "grouped"
+    head: Literal["grouped", "flat", "grouped-linear", "adaptive"] = "grouped"
     """Output head: the paper's grouped one, the ordinary flat one, one linear layer per group, adaptive softmax."""
     grouping: Literal["aligned", "index", "random"] = "aligned"
     """Which classes share a group. aligned: the group count nearest √V at which member t means the same attributes in
@@ -107,14 +111,12 @@ class TrainConfig:
             problems.append("--images-per-class must be at least 3: train, validation and test need one each")
         if self.resume not in (None, "auto") and self.out is not None and Path(self.resume) != self.out:
             problems.append("--resume PATH continues the run in that folder: leave --out away")
-        if self.data is not None and not self.data.is_dir():
-            problems.append(f"--data {self.data}: no such folder; make one with `shapesgen render --out {self.data}`")
         try:
             self.space()
         except ValueError as error:
             problems.append(f"--only: {error}")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise ConfigError("; ".join(problems))
 
     def space(self) -> AttributeSpace:
         """The classes that `--only` leaves.
@@ -144,6 +146,21 @@ class TrainConfig:
             return self.workers
         return 1 if device_type == "cpu" else max(1, min(8, (os.cpu_count() or 2) // ranks_here - 1))
 
+    @classmethod
+    def from_json(cls, settings: dict[str, Any], **changes: Any) -> TrainConfig:
+        """The inverse of `to_json`; further keys in `settings` are ignored.
+
+        Raises:
+            ConfigError: for settings that were not written by `to_json`.
+        """
+        try:
+            values = {field.name: settings[field.name] for field in dataclasses.fields(cls)}
+        except KeyError as error:
+            raise ConfigError(f"the setting {error} is missing") from error
+        for name in ("data", "out"):
+            values[name] = None if values[name] is None else Path(values[name])
+        return cls(**{**values, "only": tuple(values["only"]), **changes})
+
     def to_json(self) -> dict[str, Any]:
         """All settings as plain JSON values."""
         return {
@@ -157,7 +174,7 @@ class EvalConfig:
 
     run: tyro.conf.Positional[Path]
     """Run folder of train_classifier."""
-    split: Literal["train", "val", "test"] = "test"
+    split: Literal["train", "validation", "test"] = "test"
     """Images to score."""
     images: int = 0
     """How many of them, drawn at random; 0 takes them all."""
@@ -190,7 +207,7 @@ class EvalConfig:
         if self.image is not None and not self.image.is_file():
             problems.append(f"--image {self.image}: no such file")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise ConfigError("; ".join(problems))
 
 
 def _flag(field: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
-from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
+from matplotlib.patches import Rectangle
 
 from shapesgen.attributes import AttributeSpace
 
@@ -20,12 +20,13 @@ def example_grid(
     rows = -(-len(images) // _COLUMNS)
     # Figure, not pyplot: no global state, nothing to close, no display needed.
     figure = Figure(figsize=(2.6 * _COLUMNS, 2.5 * rows), layout="constrained")
-    axes = figure.subplots(rows, _COLUMNS, squeeze=False).flat
+    axes = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()
     for axis in axes:
         axis.set_axis_off()
     for axis, image, true, guess in zip(axes, images, target, predicted, strict=False):
         axis.imshow(np.pad(image, ((0, 0), (0, 130), (0, 0)), constant_values=255))  # room for the caption
-        axis.add_patch(_frame(correct=true == guess))
+        frame = "seagreen" if true == guess else "crimson"
+        axis.add_patch(Rectangle((0, 0), 99, 99, fill=False, linewidth=1.5, edgecolor=frame))
         pairs = zip(space.describe(int(true)).items(), space.describe(int(guess)).values(), strict=True)
         for line, ((name, is_), seen) in enumerate(pairs):
             wrong = is_ != seen
@@ -45,6 +46,8 @@ def confusion_figure(
     name: str, target: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], space: AttributeSpace
 ) -> Figure:
     """The confusion matrix of attribute `name` for classes [N] and predicted classes [N]; rows (truth) sum to 1."""
+    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix  # 2 s, which only one rank need spend
+
     column = space.names.index(name)
     labels = space.options[name]
     matrix = confusion_matrix(
@@ -69,8 +72,3 @@ def _worded(name: str, option: str) -> str:
     words = {"rotation": f"{option}°", "texture": f"texture {option}", "opacity": f"opacity {option}"}
     return words.get(name, f"{option} border" if name == "border" else option)
 
-
-def _frame(*, correct: bool):  # noqa: ANN202  (placeholder)
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((0, 0), 99, 99, fill=False, linewidth=1.5, edgecolor="seagreen" if correct else "crimson")

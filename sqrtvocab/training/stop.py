@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from types import FrameType, TracebackType
@@ -25,9 +26,14 @@ class StopWatch:
         """Why the run should end now, or None."""
         if self._signal is not None:
             return self._signal
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if self.seconds_left == 0:
             return f"--max-minutes {self._max_minutes:g} reached"
         return None
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the time limit; infinite without one."""
+        return math.inf if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def __enter__(self) -> StopWatch:
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -163,9 +163,8 @@ class TrainConfig:
 
     def to_json(self) -> dict[str, Any]:
         """All settings as plain JSON values."""
-        return {
-            key: str(value) if isinstance(value, Path) else value for key, value in dataclasses.asdict(self).items()
-        }
+        plain = {key: str(value) if isinstance(value, Path) else value for key, value in vars(self).items()}
+        return {**plain, "only": list(self.only)}
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import sklearn.metrics  # noqa: F401  (imported here, so that the forked processes need not)
 import torch
 
+import classifier.evaluate
+import classifier.train  # noqa: F401
 from classifier import cli
+from shapesgen import ShapesDataset
 from sqrtvocab.training import Runtime
 
 # 48 classes that differ in shape, colour and size; as many images for training as there are classes.
@@ -21,6 +25,12 @@ TINY = (
     "--only opacity=1.0 --only border=solid --images-per-class 3 --batch-size 4 --accumulate 2 --eval-images 12 "
     "--workers 0 --device cpu"
 ).split()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _renderer() -> None:
+    """Load the compiled renderer before any fork."""
+    ShapesDataset(images_per_class=3).batch([0])
 
 
 class Result(NamedTuple):

@@ -1,15 +1,29 @@
 """Schedule, tally, stop watch and accumulation."""
 
 import math
+import multiprocessing
 import os
 import signal
+import socket
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from sqrtvocab.training import RunError, StopWatch, Tally, exchange_gradients, exit_code, learning_rate, share_of_mean
-from sqrtvocab.training.errors import UserError
+from sqrtvocab.training import (
+    BatchPlan,
+    RunError,
+    StopWatch,
+    Tally,
+    UserError,
+    exchange_gradients,
+    exit_code,
+    learning_rate,
+    open_runtime,
+    share_of_mean,
+)
 
 # ---- learning rate
 
@@ -84,6 +98,61 @@ def test_micro_batches_of_any_size_give_the_gradient_of_the_whole(runtime, cuts)
             share_of_mean(loss_sum, items=12, runtime=runtime).backward()
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-12, atol=1e-12)
+
+
+def two_ranks(rank: int, port: int, folder: Path) -> None:
+    """One of two processes that share 7 items: 4 and 3, in micro-batches of at most 2."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    with open_runtime("cpu", "fp32", seed=0) as runtime:
+        model = DistributedDataParallel(nn.Linear(6, 4).double())
+        x, target = data()
+        plan = BatchPlan(7, 2, 2, seed=0, rank=rank, world_size=2)
+        batches = list(plan.batches(0, 1))
+        for k, batch in enumerate(batches, start=1):
+            with exchange_gradients(model, now=k == len(batches)):
+                loss_sum = nn.functional.cross_entropy(model(x[batch]), target[batch], reduction="sum")
+                share_of_mean(loss_sum, plan.items(0), runtime).backward()
+        tally = Tally(("loss",), runtime)
+        tally.add(1, loss_sum)
+        torch.save(
+            {
+                "gradients": [parameter.grad for parameter in model.parameters()],
+                "gathered": runtime.gather(torch.arange(rank + 1)),
+                "any": (runtime.any(rank == 1), runtime.any(False)),
+                "tally": (tally.fetch()["loss"], loss_sum.item()),
+            },
+            folder / f"{rank}.pt",
+        )
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(7, 6, generator=generator).double(), torch.randint(0, 4, (7,), generator=generator)
+
+
+def test_two_ranks_give_the_gradient_of_the_whole_batch(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=two_ranks, args=(rank, port, tmp_path)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+        assert process.exitcode == 0
+    results = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+
+    torch.manual_seed(0)
+    model = nn.Linear(6, 4).double()
+    x, target = data()
+    nn.functional.cross_entropy(model(x), target).backward()
+    for result in results:
+        for found, parameter in zip(result["gradients"], model.parameters(), strict=True):
+            torch.testing.assert_close(found, parameter.grad, rtol=1e-12, atol=1e-12)
+        assert result["gathered"].tolist() == [0, 0, 1]
+        assert result["any"] == (True, False)
+        assert result["tally"][0] == pytest.approx(sum(other["tally"][1] for other in results))
 
 
 # ---- exit codes

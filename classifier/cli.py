@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tyro
 
@@ -24,7 +24,7 @@ def train_main() -> int:
     preset = PRESETS.get(given.preset, TrainConfig())  # a wrong name is tyro's to report
     if given.only:
         preset = dataclasses.replace(preset, only=())  # tyro would add to the preset's
-    config = _parse(TrainConfig, "train_classifier", preset)
+    config = _parse(TrainConfig, "train_classifier", default=preset)
 
     from classifier.train import train
     from sqrtvocab.training import exit_code
@@ -34,7 +34,7 @@ def train_main() -> int:
 
 def eval_main() -> int:
     """`eval_classifier`. Returns the exit code."""
-    config = _parse(EvalConfig, "eval_classifier", None)
+    config = _parse(EvalConfig, "eval_classifier")
 
     from classifier.evaluate import report
     from sqrtvocab.training import exit_code
@@ -42,9 +42,9 @@ def eval_main() -> int:
     return exit_code("eval_classifier", lambda: report(config))
 
 
-def _parse(kind: type[Config], program: str, default: Config | None) -> Config:
+def _parse(kind: type[Config], program: str, **options: Any) -> Config:
     try:
-        return tyro.cli(kind, prog=program, default=default)
+        return tyro.cli(kind, prog=program, **options)
     except ConfigError as error:  # what tyro itself finds wrong, it reports, also with exit code 2
         print(f"{program}: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -12,6 +12,7 @@ import tyro
 
 from shapesgen.attributes import AttributeSpace
 
+
 class ConfigError(Exception):
     """Settings that cannot be used: the message names every flag at fault.
 
@@ -32,24 +33,26 @@ class TrainConfig:
     """Where the defaults of all other flags come from; flags given besides it win."""
 
     head: Literal["grouped", "flat", "grouped-linear", "adaptive"] = "grouped"
-    """Output head: the paper's grouped one, the ordinary flat one, one linear layer per group, adaptive softmax."""
+    """Output head: the paper's grouped one, the ordinary flat one, one linear layer per group, adaptive
+    softmax."""
     grouping: Literal["aligned", "index", "random"] = "aligned"
-    """Which classes share a group. aligned: the group count nearest √V at which member t means the same attributes in
-    every group (384 of 184,320). index: consecutive classes, floor(√V) groups unless --num-groups is given (429; the
-    paper's). random: dealt out at random. A flat or adaptive head uses it only to report group accuracy."""
+    """Which classes share a group. aligned: the group count nearest √V at which member t means the same
+    attributes in every group (384 of 184,320). index: consecutive classes, floor(√V) groups unless
+    --num-groups is given (429; the paper's). random: dealt out at random. A flat or adaptive head uses it
+    only to report group accuracy."""
     num_groups: int | None = None
     """Number of groups, for --grouping index or random; floor(√V) by default."""
     prior: bool = False
-    """Start the head's biases at the log frequencies of the training classes (even, unless --data was rendered with
-    --sampling random)."""
+    """Start the head's biases at the log frequencies of the training classes (even, unless --data was
+    rendered with --sampling random)."""
 
     data: Path | None = None
     """Folder written by `shapesgen render`; by default images are drawn on the fly."""
     only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Keep only these options of an attribute, as in --only shape=circle,star --only opacity=1.0"""
     rotation_cue: Literal["notch", "none"] = "notch"
-    """notch: a mark makes the rotation of every shape visible. none: the paper's table to the letter, in which only
-    two thirds of the classes look different."""
+    """notch: a mark makes the rotation of every shape visible. none: the paper's table to the letter, in
+    which only two thirds of the classes look different."""
     images_per_class: int = 10
     """Images of each class, split 8/1/1 into train, validation and test."""
 
@@ -62,7 +65,8 @@ class TrainConfig:
     batch_size: int = 64
     """Images of one micro-batch on one device."""
     accumulate: int = 4
-    """Micro-batches whose gradients are added up in one step. A step sees batch-size x accumulate x ranks images."""
+    """Micro-batches whose gradients are added up in one step. A step sees batch-size x accumulate x ranks
+    images."""
     lr: float = 1e-3
     """Learning rate of Adam."""
     schedule: Literal["constant", "cosine"] = "constant"
@@ -84,9 +88,11 @@ class TrainConfig:
     eval_images: int = 5000
     """Validation images of each evaluation, the same ones every time; 0 takes them all."""
     out: Path | None = None
-    """Run folder; runs/classifier-<head>-<grouping> by default. TensorBoard overlays the runs of one parent."""
+    """Run folder; runs/classifier-<head>-<grouping> by default. TensorBoard overlays the runs of one
+    parent."""
     resume: str | None = None
-    """auto: continue the run in --out if it has begun, else begin. A path: continue the run in that folder."""
+    """auto: continue the run in --out if it has begun, else begin. A path: continue the run in that
+    folder."""
     seed: int = 0
     """Decides the images, their order and the initial weights."""
 
@@ -106,7 +112,9 @@ class TrainConfig:
             if value is not None and not 0 < value < float("inf"):
                 problems.append(f"{_flag(name)} must be a positive number, got {value}")
         if self.num_groups is not None and self.grouping == "aligned":
-            problems.append("--num-groups needs --grouping index or random: aligned chooses the number itself")
+            problems.append(
+                "--num-groups needs --grouping index or random: aligned chooses the number itself"
+            )
         if self.images_per_class in (1, 2):
             problems.append("--images-per-class must be at least 3: train, validation and test need one each")
         if self.resume not in (None, "auto") and self.out is not None and Path(self.resume) != self.out:
@@ -133,15 +141,21 @@ class TrainConfig:
         return AttributeSpace.only(kept)
 
     @property
+    def has_groups(self) -> bool:
+        """Whether the head predicts a group first."""
+        return self.head.startswith("grouped")
+
+    @property
     def run_folder(self) -> Path:
         """The folder that holds everything about this run."""
         if self.resume not in (None, "auto"):
             return Path(str(self.resume))
-        suffix = "" if self.head in ("flat", "adaptive") else f"-{self.grouping}"
+        suffix = f"-{self.grouping}" if self.has_groups else ""
         return self.out or Path("runs") / f"classifier-{self.head}{suffix}"
 
     def num_workers(self, device_type: str, ranks_here: int) -> int:
-        """`--workers`, or what suits the device: drawing takes 1 % of a CPU step, but a GPU needs several helpers."""
+        """`--workers`, or what suits the device: drawing takes 1 % of a CPU step, but a GPU needs several
+        helpers."""
         if self.workers is not None:
             return self.workers
         return 1 if device_type == "cpu" else max(1, min(8, (os.cpu_count() or 2) // ranks_here - 1))

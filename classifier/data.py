@@ -1,7 +1,8 @@
-"""The images: drawn on the fly or read from disk, as whole batches, in the order the training plan asks for."""
+"""The images, drawn on the fly or read from disk, as whole batches in the order the training asks for."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -13,11 +14,12 @@ from torch.utils.data import DataLoader, Dataset
 from classifier.config import TrainConfig
 from shapesgen import ShapesDataset, ShapesParquet
 from shapesgen.attributes import AttributeSpace
-from shapesgen.ceiling import Ceiling, find_ceiling
+from shapesgen.ceiling import Ceiling, ceiling
+from shapesgen.dataset import MapStyle
 from sqrtvocab.training import Runtime, UserError
 
 Split = Literal["train", "validation", "test"]
-ShapeImages = ShapesDataset | ShapesParquet
+ShapeImages = MapStyle  # either dataset of shapesgen
 
 
 def open_images(config: TrainConfig, split: Split) -> ShapeImages:
@@ -30,18 +32,23 @@ def open_images(config: TrainConfig, split: Split) -> ShapeImages:
     if config.data is None:
         return ShapesDataset(split, space, config.images_per_class, config.seed, config.rotation_cue)
     if not config.data.is_dir():
-        raise UserError(f"--data {config.data}: no such folder; `shapesgen render --out {config.data}` makes it")
+        raise UserError(
+            f"--data {config.data}: no such folder; `shapesgen render --out {config.data}` makes it"
+        )
     try:
         images = ShapesParquet(config.data, split)
     except (ValueError, OSError) as error:
         raise UserError(f"--data {config.data}: {error}") from error
     if images.space != space:
         raise UserError(
-            f"--data {config.data} holds {images.space.num_classes:,} classes ({_differences(images.space, space)} "
-            f"there), not the {space.num_classes:,} asked for: give the same --only as when it was rendered"
+            f"--data {config.data} holds {images.space.num_classes:,} classes, not the {space.num_classes:,} "
+            f"asked for ({_differences(images.space, space)}): give the --only it was rendered with"
         )
     if images.recipe.rotation_cue != config.rotation_cue:
-        raise UserError(f"--data {config.data} was rendered with --rotation-cue {images.recipe.rotation_cue}: say so")
+        raise UserError(
+            f"--data {config.data} was rendered with --rotation-cue {images.recipe.rotation_cue}, "
+            f"not {config.rotation_cue}: give the same flag here"
+        )
     return images
 
 
@@ -56,8 +63,15 @@ def image_batches(
         num_workers=workers,
         prefetch_factor=4 if workers else None,
         pin_memory=runtime.device.type == "cuda",
-        generator=torch.Generator(),  # or each new loader would draw a number from the generator of the training
+        worker_init_fn=_leave_signals_to_the_trainer,
+        generator=torch.Generator(),  # or each loader would draw a number from the training's generator
     )
+
+
+def _leave_signals_to_the_trainer(worker: int) -> None:
+    """Ctrl-C reaches all processes of a terminal, but the trainer still needs images to finish its step."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class _WholeBatches(Dataset[tuple[Tensor, Tensor]]):
@@ -89,10 +103,12 @@ def class_counts(images: ShapeImages) -> Tensor:
 
 def ceiling_of(config: TrainConfig) -> Ceiling:
     """The most that any classifier can reach: classes that look the same cannot be told apart."""
-    return find_ceiling(config.space(), config.rotation_cue)
+    return ceiling(config.space(), config.rotation_cue)
 
 
 def _differences(there: AttributeSpace, here: AttributeSpace) -> str:
     return "; ".join(
-        f"{name} {','.join(there.options[name])}" for name in there.names if there.options[name] != here.options[name]
+        f"{name} {','.join(there.options[name])} there and {','.join(here.options[name])} here"
+        for name in there.names
+        if there.options[name] != here.options[name]
     )

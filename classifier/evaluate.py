@@ -41,7 +41,8 @@ class Evaluation:
         return self.top[:, 0]
 
     def accuracies(self) -> dict[str, float]:
-        """Shares of the images: class right, group right, class right given the group, class among the k best."""
+        """Shares of the images: class right, group right, class right given the group, class among the k
+        best."""
         return {
             "accuracy/overall": float(np.mean(self.predicted == self.target)),
             "accuracy/group": float(np.mean(self.in_group)),
@@ -91,7 +92,8 @@ def evaluate(
 def _predictions(
     head: Head, hidden: Tensor, target: Tensor, partition: Partition, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The k best classes [N, k], whether the group is right [N], whether the best class of the true group is [N]."""
+    """The k best classes [N, k], whether the group is right [N], whether the best class of the true group is
+    [N]."""
     group, _ = partition.split(target)  # [N]
     if isinstance(head, TwoLevelHead):  # `partition` is its own: nothing V-wide is needed
         top = head.topk(hidden, k)[1]  # [N, k]
@@ -115,7 +117,9 @@ def report(config: EvalConfig) -> None:
         UserError: for input that cannot be used.
     """
     try:
-        trained = TrainConfig.from_json(read_config(config.run), **({"data": config.data} if config.data else {}))
+        trained = TrainConfig.from_json(
+            read_config(config.run), **({"data": config.data} if config.data else {})
+        )
     except ConfigError as error:
         raise UserError(f"{config.run}: not a run of train_classifier: {error}") from error
     checkpoint = load_checkpoint(config.run, config.checkpoint)
@@ -129,7 +133,7 @@ def report(config: EvalConfig) -> None:
         model.to(runtime.device)
         partition.to(runtime.device)
         if config.image is not None:
-            _name_picture(config, model, space, runtime)
+            _name_picture(config.image, config.top_k, model, space, runtime)
             return
         images = open_images(trained, config.split)
         chosen = sample_of(images, config.images, trained.seed)
@@ -138,7 +142,9 @@ def report(config: EvalConfig) -> None:
         result = evaluate(model, progress, partition, runtime, config.top_k)
 
     ceiling = ceiling_of(trained)
-    rows = {name.removeprefix("accuracy/").replace("_", " "): share for name, share in result.accuracies().items()}
+    rows = {
+        name.removeprefix("accuracy/").replace("_", " "): share for name, share in result.accuracies().items()
+    }
     document = {
         "run": str(config.run),
         "checkpoint": config.checkpoint,
@@ -150,7 +156,7 @@ def report(config: EvalConfig) -> None:
         "loss": result.loss,
         "accuracy": rows,
         "attributes": result.attributes(space),
-        "ceiling": {"overall": ceiling.accuracy, "attributes": ceiling.attributes},
+        "ceiling": {"overall": ceiling.overall, "attributes": ceiling.by_attribute},
     }
     print(
         f"{trained.head} head, step {checkpoint.state['step']:,} ({config.checkpoint}), {len(chosen):,} "
@@ -159,22 +165,22 @@ def report(config: EvalConfig) -> None:
     print(f"{'':<20}{'accuracy':>9}{'ceiling':>9}{'chance':>9}")
     chances = {"overall": 1 / space.num_classes, "group": 1 / partition.num_groups}
     for name, share in rows.items():
-        top = f"{ceiling.accuracy:>9.1%}" if name == "overall" else " " * 9
+        top = f"{ceiling.overall:>9.1%}" if name == "overall" else " " * 9
         chance = f"{chances[name]:>9.2%}" if name in chances else ""
         print(f"{name:<20}{share:>9.2%}{top}{chance}")
     print()
     for (name, share), radix in zip(document["attributes"].items(), space.radices, strict=True):
-        print(f"{name:<20}{share:>9.2%}{ceiling.attributes[name]:>9.1%}{1 / radix:>9.2%}")
+        print(f"{name:<20}{share:>9.2%}{ceiling.by_attribute[name]:>9.1%}{1 / radix:>9.2%}")
     path = config.run / f"eval-{config.split}.json"
     write_json(path, document)
     print(f"\nsaved as {path}")
 
 
-def _name_picture(config: EvalConfig, model: Classifier, space: AttributeSpace, runtime: Runtime) -> None:
-    pixels = _read_picture(config.image)  # [1, 3, 100, 100]
+def _name_picture(path: Path, top_k: int, model: Classifier, space: AttributeSpace, runtime: Runtime) -> None:
+    pixels = _read_picture(path)  # [1, 3, 100, 100]
     with torch.inference_mode(), runtime.autocast():
         hidden = model.eval().encoder(pixels.to(runtime.device))
-        log_probs, classes = model.head.topk(hidden, min(config.top_k, space.num_classes))
+        log_probs, classes = model.head.topk(hidden, min(top_k, space.num_classes))
     print(f"{'probability':>11}  {'class':>7}  " + "  ".join(f"{name:<9}" for name in space.names))
     for log_prob, class_id in zip(log_probs[0].tolist(), classes[0].tolist(), strict=True):
         options = "  ".join(f"{option:<9}" for option in space.describe(class_id).values())
@@ -190,7 +196,9 @@ def _read_picture(path: Path) -> Tensor:
         raise UserError(f"--image {path}: not a readable picture ({error})") from error
     if picture.size != (IMAGE_SIZE, IMAGE_SIZE):
         width, height = picture.size
-        raise UserError(f"--image {path} has {width} x {height} pixels, the model reads {IMAGE_SIZE} x {IMAGE_SIZE}")
+        raise UserError(
+            f"--image {path} has {width} x {height} pixels, the model reads {IMAGE_SIZE} x {IMAGE_SIZE}"
+        )
     white = Image.new("RGBA", picture.size, "white")
     pixels = np.asarray(Image.alpha_composite(white, picture).convert("RGB"))  # [100, 100, 3]
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]

@@ -14,9 +14,13 @@ _COLUMNS = 4
 
 
 def example_grid(
-    images: npt.NDArray[np.uint8], target: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], space: AttributeSpace
+    images: npt.NDArray[np.uint8],
+    target: npt.NDArray[np.int64],
+    predicted: npt.NDArray[np.int64],
+    space: AttributeSpace,
 ) -> Figure:
-    """Images [N, H, W, 3] captioned with their attributes; a mistaken one reads "predicted, not true" in red."""
+    """Images [N, H, W, 3] captioned with their attributes; a mistaken one reads "predicted, not true" in
+    red."""
     rows = -(-len(images) // _COLUMNS)
     # Figure, not pyplot: no global state, nothing to close, no display needed.
     figure = Figure(figsize=(2.6 * _COLUMNS, 2.5 * rows), layout="constrained")
@@ -45,8 +49,12 @@ def example_grid(
 def confusion_figure(
     name: str, target: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], space: AttributeSpace
 ) -> Figure:
-    """The confusion matrix of attribute `name` for classes [N] and predicted classes [N]; rows (truth) sum to 1."""
-    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix  # 2 s, which only one rank need spend
+    """The confusion matrix of attribute `name` for classes [N] and predicted classes [N]; rows (truth) sum to
+    1."""
+    from sklearn.metrics import (
+        ConfusionMatrixDisplay,
+        confusion_matrix,
+    )  # 2 s, which only one rank need spend
 
     column = space.names.index(name)
     labels = space.options[name]
@@ -71,4 +79,3 @@ def _worded(name: str, option: str) -> str:
     """An option as a reader understands it without its column: "0.5" alone could be anything."""
     words = {"rotation": f"{option}°", "texture": f"texture {option}", "opacity": f"opacity {option}"}
     return words.get(name, f"{option} border" if name == "border" else option)
-

@@ -6,8 +6,8 @@
     torchrun --nproc-per-node 2 -m classifier.train       # the same on two GPUs
     tensorboard --logdir runs                             # watch
 
-Everything random is a function of the seed and the step, and everything learnt is in the checkpoint, so a run that
-was killed goes on with --resume auto as if nothing had happened.
+Everything random is a function of the seed and the step, and everything learnt is in the checkpoint, so a run
+that was killed goes on with --resume auto as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from sqrtvocab.training import (
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
 SAME_RUN = (
-    "head", "num_classes", "grouping", "groups", "prior", "data", "only", "rotation_cue", "images_per_class",
-    "images_per_step", "lr", "schedule", "warmup_steps", "seed",
+    "head", "num_classes", "grouping", "groups", "prior", "only", "rotation_cue", "drawn_on_the_fly",
+    "training_images", "images_per_step", "lr", "schedule", "warmup_steps", "seed",
 )  # fmt: skip
 EXAMPLES = 12  # validation images shown with captions
 
@@ -65,12 +65,15 @@ def train(config: TrainConfig) -> None:
         UserError: for input that cannot be used.
         RunError: if the loss is not finite.
     """
-    with open_runtime(config.device, config.precision, config.seed) as runtime, StopWatch(config.max_minutes) as stop:
+    with (
+        open_runtime(config.device, config.precision, config.seed) as runtime,
+        StopWatch(config.max_minutes) as stop,
+    ):
         _train(config, runtime, stop)
 
 
 def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
-    # ----------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
     # Data: which images there are, and which of them each step sees
 
     space = config.space()
@@ -83,7 +86,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     validation = sample_of(validation_images, config.eval_images, config.seed)
     my_validation = validation[runtime.rank :: runtime.world_size]
 
-    # ----------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
     # Model and optimiser
 
     partition = make_partition(space, config.grouping, config.num_groups, config.seed)
@@ -95,7 +98,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
     scaler = runtime.scaler()
 
-    # ----------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
     # Run folder: a new one, or one to go on with
 
     run = config.run_folder
@@ -103,46 +106,55 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         **config.to_json(),
         "num_classes": space.num_classes,
         "groups": partition.num_groups,
+        "drawn_on_the_fly": config.data is None,
+        "training_images": len(train_images),
         "images_per_step": plan.effective_batch,
         "total_steps": total_steps,
         "torch": torch.__version__,
     }
     checkpoint = find_checkpoint(run, config.resume)
-    step, minutes, best = 0, 0.0, (-1.0, 0.0)  # best: accuracy, and minus the loss for those who have none yet
+    step, minutes = 0, 0.0
+    best = (-1.0, 0.0)  # accuracy, and minus the loss to choose among equals
     if checkpoint is not None:
         require_same(read_config(run), settings, SAME_RUN, run)
-        step, minutes, best = checkpoint.state["step"], checkpoint.state["minutes"], tuple(checkpoint.state["best"])
+        step, minutes = checkpoint.state["step"], checkpoint.state["minutes"]
+        best = (checkpoint.state["best"][0], checkpoint.state["best"][1])
         checkpoint.load_weights(model)
         training = checkpoint.load_training()
         optimizer.load_state_dict(training["optimizer"])
         scaler.load_state_dict(training["scaler"])
-    weight_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())
-    require_space(run, 11 * weight_bytes + (64 << 20))  # last, the one before and a draft, with Adam's two; best twice
+    # At most there are `last`, the one before it and a draft, each with Adam's two moments, and `best` twice.
+    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
+    require_space(run, 11 * weights + (64 << 20))
     runtime.barrier()  # all ranks have looked before the first one writes
     book = Logbook(run, start_step=step, enabled=runtime.is_main)
     if runtime.is_main:
         write_json(run / "config.json", settings)
     book.text("config", markdown_table(settings))
 
-    parameters = parameter_table(model)
-    ceiling = ceiling_of(config).accuracy if runtime.is_main else 0.0
+    ceiling = ceiling_of(config).overall if runtime.is_main else 0.0
     for name, value in {
         "run": f"{run}, from step {step:,}",
         "device": runtime.describe(),
         "data": f"{space.num_classes:,} classes, {len(train_images):,} training images "
         + (f"in {config.data}" if config.data else "drawn on the fly"),
-        "head": f"{config.head}; {partition.num_groups} groups of at most {partition.group_size} ({config.grouping})",
-        "parameters": ", ".join(f"{part} {count:,}" for part, count in parameters.items()),
+        "head": config.head,
+        "groups": f"{partition.num_groups} of at most {partition.group_size} classes ({config.grouping})"
+        + ("" if config.has_groups else "; used only to report accuracy/group"),
+        "parameters": "; ".join(f"{part} {count:,}" for part, count in parameter_table(model).items()),
         "steps": f"{total_steps:,} of {plan.effective_batch:,} images; {plan.steps_per_epoch:,} an epoch",
         "ceiling": f"{ceiling:.1%}, the most that any classifier can reach on these images",
         "watch": f"tensorboard --logdir {run.parent}",
     }.items():
         book.say(f"{name:<11}{value}")
     if step >= total_steps:
-        book.say(f"nothing to do: the run has all its {total_steps:,} steps; raise --epochs or --max-steps to go on")
+        book.say(
+            f"nothing to do: the run has its {total_steps:,} steps; --epochs or --max-steps can add more"
+        )
+        book.close()
         return
 
-    # ----------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
     # The loop
 
     model.train()
@@ -162,7 +174,11 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     while step < total_steps and reason is None:
         runtime.seed_step(step)
         lr = learning_rate(
-            step, peak=config.lr, total_steps=total_steps, warmup_steps=config.warmup_steps, schedule=config.schedule
+            step,
+            peak=config.lr,
+            total_steps=total_steps,
+            warmup_steps=config.warmup_steps,
+            schedule=config.schedule,
         )
         for parameter_group in optimizer.param_groups:
             parameter_group["lr"] = lr
@@ -190,7 +206,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         if not evaluating and step % log_every:
             continue
 
-        # ------------------------------------------------------------------------------------------------------------
+        # ----------------------------------------------------------------------------------------------------
         # Report
 
         sums = tally.fetch()  # waits for the GPU; raises if the loss was not finite
@@ -199,7 +215,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         axes = {"images": plan.items_before(step), "minutes": minutes}
         losses = {key: value / window_images for key, value in sums.items()}
         speed = window_images / seconds
-        memory = runtime.peak_memory()
+        memory = runtime.peak_memory() / 2**30  # GiB
         book.scalars(
             step,
             {
@@ -213,21 +229,23 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
             },
             **axes,
         )
-        score = f"accuracy {metrics['accuracy/overall']:.1%}" if metrics else "accuracy -"
+        accuracy = f"{metrics['accuracy/overall']:.1%}" if metrics else "-"
         left = (total_steps - step) * (time.monotonic() - began) / (step - first_step)
         eta = timedelta(seconds=round(min(left, stop.seconds_left)))
         book.progress(
             f"step {step:,}/{total_steps:,}  loss {losses['loss']:.3f} (group {losses['group_loss']:.3f} + "
-            f"member {losses['member_loss']:.3f})  {score}  {speed:,.0f} images/s  ETA {eta}  "
-            f"peak {memory / 2**30:.1f} GiB"
+            f"member {losses['member_loss']:.3f})  accuracy {accuracy}  {speed:,.0f} images/s  ETA {eta}  "
+            f"peak {memory:.1f} GiB"
         )
 
-        # ------------------------------------------------------------------------------------------------------------
+        # ----------------------------------------------------------------------------------------------------
         # Evaluate and save
 
         if evaluating:
             my_batches = in_batches(my_validation, config.batch_size)
-            result = evaluate(model, image_batches(validation_images, my_batches, workers, runtime), partition, runtime)
+            result = evaluate(
+                model, image_batches(validation_images, my_batches, workers, runtime), partition, runtime
+            )
             metrics = {
                 "loss/validation": result.loss,
                 **result.accuracies(),
@@ -240,22 +258,23 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
                 guessed = result.predicted[: len(true)]  # in the result, rank 0's images come first
                 book.figure("examples", example_grid(pictures, true, guessed, space), step)
                 for name in (name for name in CONFUSED if len(space.options[name]) > 1):
-                    book.figure(f"confusion/{name}", confusion_figure(name, result.target, result.predicted, space), step)
-                is_best = (metrics["accuracy/overall"], -result.loss) > best
-                best = max(best, (metrics["accuracy/overall"], -result.loss))
+                    matrix = confusion_figure(name, result.target, result.predicted, space)
+                    book.figure(f"confusion/{name}", matrix, step)
+                score = (metrics["accuracy/overall"], -result.loss)
+                is_best, best = score > best, max(score, best)
                 state = {"step": step, "minutes": minutes, "best": best, "metrics": metrics}
                 if is_best:
-                    save_checkpoint(run, "best", model, state, documents={"config.json": settings})
+                    save_checkpoint(run, "best", model, state)
                 training = {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
-                save_checkpoint(run, "last", model, state, training, documents={"config.json": settings})
+                save_checkpoint(run, "last", model, state, training)
             book.say(
-                f"step {step:,}: validation loss {result.loss:.3f}, accuracy {metrics['accuracy/overall']:.1%} "
-                f"of {ceiling:.1%}, group {metrics['accuracy/group']:.1%}"
+                f"step {step:,}: validation loss {result.loss:.3f}, group {metrics['accuracy/group']:.1%}, "
+                f"accuracy {metrics['accuracy/overall']:.1%} of {ceiling:.1%}"
             )
         waited, window_images, window_began = 0.0, 0, time.perf_counter()
 
     book.hparams(settings, metrics)
-    book.close()
     if reason is not None:
         book.say(f"stopped after step {step:,}: {reason}; go on with --resume auto")
     book.say(f"saved in {run}; score it on the test images with: eval_classifier {run}")
+    book.close()

@@ -1,6 +1,7 @@
 """What both trainers share: where a run computes, what it trains on next, what it keeps and what it tells.
 
-Each loop stays visible in its own script (`classifier/train.py`, `lm/train.py`); these are the parts it is made of.
+Each loop stays visible in its own script (`classifier/train.py`, `lm/train.py`); these are the parts it is
+made of.
 """
 
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean

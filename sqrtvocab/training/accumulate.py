@@ -11,9 +11,11 @@ from sqrtvocab.training.runtime import Runtime
 
 
 def exchange_gradients(model: nn.Module, *, now: bool) -> AbstractContextManager[None]:
-    """The context of one micro-batch's forward and backward; ranks exchange gradients only where `now` is true.
+    """The context of one micro-batch's forward and backward; ranks exchange gradients only where `now` is
+    true.
 
-    `now` belongs to the last micro-batch of a step. Both passes must be inside: DDP decides in the forward pass.
+    `now` belongs to the last micro-batch of a step. Both passes must be inside: DDP decides in the forward
+    pass.
     """
     if isinstance(model, DistributedDataParallel) and not now:
         return model.no_sync()
@@ -23,7 +25,8 @@ def exchange_gradients(model: nn.Module, *, now: bool) -> AbstractContextManager
 def share_of_mean(loss_sum: Tensor, items: int, runtime: Runtime) -> Tensor:
     """What one micro-batch adds to the mean loss of its step.
 
-    The mean of micro-batch means would weigh the items of a short batch more. So every micro-batch gives its *sum*,
-    divided by the items of the whole step over all ranks; DDP averages over ranks, which the factor undoes.
+    The mean of micro-batch means would weigh the items of a short batch more. So every micro-batch gives its
+    *sum*, divided by the items of the whole step over all ranks; DDP averages over ranks, which the factor
+    undoes.
     """
     return loss_sum * (runtime.world_size / items)

@@ -20,7 +20,8 @@ def fsync(path: Path) -> None:
 
 
 def write_json(path: Path, document: object) -> None:
-    """Write `document` to `path` as indented JSON; a reader sees the old file or the new one, never half of it."""
+    """Write `document` to `path` as indented JSON; a reader sees the old file or the new one, never half of
+    it."""
     draft = path.with_name(f".{path.name}.tmp")
     with draft.open("w", encoding="utf-8") as file:
         json.dump(document, file, indent=2, ensure_ascii=False)
@@ -32,7 +33,8 @@ def write_json(path: Path, document: object) -> None:
 
 
 def require_space(folder: Path, needed: int) -> None:
-    """Raise `UserError` unless the disk that will hold `folder` (which need not exist) has `needed` bytes free."""
+    """Raise `UserError` unless the disk that will hold `folder` (which need not exist) has `needed` bytes
+    free."""
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:

@@ -8,7 +8,8 @@ A checkpoint is a folder in the run folder:
       training.pt         optimiser and gradient scaler (in `last` only)
       state.json          step, scores, what the trainer adds; and the SHA-256 of every other file
 
-It is written under a temporary name, flushed to the disk and renamed, so a folder that has its final name is whole.
+It is written under a temporary name, flushed to the disk and renamed, so a folder that has its final name is
+whole.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def save_checkpoint(
         fsync(draft / file_name)
     write_json(draft / "state.json", {**state, "sha256": files})  # flushes the folder too
 
-    # Two renames, not one: a folder cannot be replaced. A crash between them leaves `previous`, which is whole.
+    # Two renames, not one: a folder cannot be replaced. A crash between them leaves `previous`, which is
+    # whole.
     if final.exists():
         shutil.rmtree(previous, ignore_errors=True)
         final.rename(previous)
@@ -102,7 +104,7 @@ def load_checkpoint(run: Path, name: str) -> Checkpoint | None:
     Raises:
         UserError: if there are checkpoints but all are damaged.
     """
-    damaged = []
+    damaged: list[str] = []
     for folder in (run / name, run / f"{name}.previous"):
         if not folder.is_dir():
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
@@ -24,13 +25,13 @@ _QUIET_SECONDS = 15  # between progress lines in a log file
 class Logbook:
     """Writes one run's records into its folder; on all ranks but the first it does nothing.
 
-    TensorBoard takes the folder as one run, so runs side by side overlay. `add_scalars` and `add_hparams` are avoided
-    because both open further runs.
+    TensorBoard takes the folder as one run, so runs side by side overlay. `add_scalars` and `add_hparams` are
+    avoided because both open further runs.
 
     Args:
         folder: the run folder.
-        start_step: the step the run goes on from. Records of later steps are dropped: a run that was killed has
-            written some past its checkpoint.
+        start_step: the step the run goes on from. Records of later steps are dropped: a run that was killed
+            has written some past its checkpoint.
         enabled: false on all ranks but the first.
     """
 
@@ -44,7 +45,8 @@ class Logbook:
         path = folder / "metrics.jsonl"
         _drop_after(path, start_step)
         self._metrics = path.open("a", encoding="utf-8")
-        self._writer = SummaryWriter(str(folder), purge_step=start_step + 1)
+        self._writer = SummaryWriter(str(folder), purge_step=start_step + 1, flush_secs=10)
+        atexit.register(self.close)  # a run that fails should still show how it came to that
 
     def scalars(self, step: int, values: Mapping[str, float], **axes: float) -> None:
         """Record numbers at `step`. `axes` (minutes, images) go to `metrics.jsonl` only, to plot against."""
@@ -66,7 +68,8 @@ class Logbook:
             self._writer.add_figure(tag, figure, step)
 
     def hparams(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """Fill the run's row in TensorBoard's HPARAMS table. The metrics must have been recorded as scalars."""
+        """Fill the run's row in TensorBoard's HPARAMS table. The metrics must have been recorded as
+        scalars."""
         if self._writer is None or self._writer.file_writer is None:
             return
         plain = {
@@ -95,18 +98,13 @@ class Logbook:
             print("\r\x1b[K", end="", file=sys.stderr)
         print(line, file=sys.stderr, flush=True)
 
-    def flush(self) -> None:
-        """Bring everything recorded so far to the files."""
-        if self._writer is not None:
-            self._writer.flush()
-
     def close(self) -> None:
-        """Flush and close the files."""
+        """Bring everything to the files and close them."""
         if self._writer is not None:
-            if self._live:
-                print(file=sys.stderr)
             self._writer.close()
             self._metrics.close()
+            self._writer = None
+            atexit.unregister(self.close)
 
 
 def markdown_table(rows: Mapping[str, object]) -> str:

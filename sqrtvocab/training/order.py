@@ -12,10 +12,12 @@ import numpy as np
 class BatchPlan:
     """How the items of every epoch are dealt out to optimiser steps, ranks and micro-batches.
 
-    Each epoch is a fresh permutation of all items. A step takes the next `effective_batch` of them, whatever the
-    number of ranks, so that one process and several see the same steps; the last step of an epoch takes what is left.
-    Within a step every rank gets an equal share and cuts it into micro-batches of at most `batch_size`. (A remainder
-    smaller than the number of ranks is left out of its epoch: a rank with nothing to do could not join the others.)
+    Each epoch is a fresh permutation of all items. A step takes the next `effective_batch` of them, whatever
+    the number of ranks, so that one process and several see the same steps; the last step of an epoch takes
+    what is left. Within a step every rank gets an equal share and cuts it into micro-batches of at most
+    `batch_size`. (A remainder
+    smaller than the number of ranks is left out of its epoch: a rank with nothing to do could not join the
+        others.)
 
     Args:
         num_items: size of the training set.
@@ -68,7 +70,8 @@ class BatchPlan:
         return -(-(stop - start) // self.batch_size)
 
     def batches(self, start: int, stop: int) -> MicroBatches:
-        """The micro-batches of this rank from optimiser step `start` to `stop`: a DataLoader's `batch_sampler`."""
+        """The micro-batches of this rank from optimiser step `start` to `stop`: a DataLoader's
+        `batch_sampler`."""
         return MicroBatches(self, start, stop)
 
     def _share(self, step: int) -> tuple[int, int]:
@@ -77,7 +80,8 @@ class BatchPlan:
 
 
 class MicroBatches:
-    """One rank's micro-batches, each a list of item indices, across epoch boundaries (workers never restart)."""
+    """One rank's micro-batches, each a list of item indices, across epoch boundaries (workers never
+    restart)."""
 
     def __init__(self, plan: BatchPlan, start: int, stop: int) -> None:
         self.plan, self.start, self.stop = plan, start, stop

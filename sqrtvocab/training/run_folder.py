@@ -16,15 +16,18 @@ def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
 
     Args:
         run: the run folder (`--out`).
-        resume: None for a new run; "auto" to continue if there is something to continue; else it must be there.
+        resume: None for a new run; "auto" to continue if there is something to continue; else it must be
+            there.
 
     Raises:
-        UserError: if `run` is in use and `resume` is None, if there is nothing to resume at a path named explicitly,
-            or if every checkpoint is damaged.
+        UserError: if `run` is in use and `resume` is None, if there is nothing to resume at a path named
+            explicitly, or if every checkpoint is damaged.
     """
     if resume is None:
         if run.exists() and any(run.iterdir()):
-            raise UserError(f"--out {run}: there is a run already; continue it with --resume auto or name another --out")
+            raise UserError(
+                f"--out {run}: there is a run already; continue it with --resume auto or name another --out"
+            )
         return None
     checkpoint = load_checkpoint(run, "last")
     if checkpoint is None and resume != "auto":
@@ -47,7 +50,9 @@ def read_config(run: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not valid JSON ({error})") from error
 
 
-def require_same(saved: Mapping[str, Any], wanted: Mapping[str, Any], keys: Collection[str], run: Path) -> None:
+def require_same(
+    saved: Mapping[str, Any], wanted: Mapping[str, Any], keys: Collection[str], run: Path
+) -> None:
     """Check that a run to be resumed has the settings asked for.
 
     Raises:

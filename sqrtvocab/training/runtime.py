@@ -24,7 +24,8 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Runtime:
-    """The resolved place and number format of a run. Made by `open_runtime`; the collectives are no-ops alone."""
+    """The resolved place and number format of a run. Made by `open_runtime`; the collectives are no-ops
+    alone."""
 
     device: torch.device
     dtype: torch.dtype
@@ -56,8 +57,8 @@ class Runtime:
     def seed_step(self, step: int) -> None:
         """Make all random draws of optimiser step `step` a function of (seed, step, rank).
 
-        So dropout continues bit for bit after a resume, on every rank, without any generator state in the checkpoint,
-        and evaluations in between change nothing.
+        So dropout continues bit for bit after a resume, on every rank, without any generator state in the
+        checkpoint, and evaluations in between change nothing.
         """
         entropy = np.random.SeedSequence([self.seed, step, self.rank]).generate_state(1, np.uint64)[0]
         torch.manual_seed(int(entropy >> np.uint64(1)))  # 63 bits: manual_seed takes an int64
@@ -116,7 +117,9 @@ def choose_device(device: Device, local_rank: int = 0) -> torch.device:
     name = next(name for name, there in available.items() if there) if device == "auto" else device
     if not available[name]:
         others = " or ".join(f"--device {other}" for other, there in available.items() if there)
-        raise UserError(f"--device {name}: torch {torch.__version__} finds no {name} device here; use {others}")
+        raise UserError(
+            f"--device {name}: torch {torch.__version__} finds no {name} device here; use {others}"
+        )
     return torch.device("cuda", local_rank) if name == "cuda" else torch.device(name)
 
 
@@ -141,7 +144,8 @@ def choose_dtype(precision: Precision, device: torch.device) -> tuple[torch.dtyp
 def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Runtime]:
     """Join the torchrun job (if this process is part of one), seed torch and settle device and dtype.
 
-    Every rank starts from the same seed, so all build the same model; `Runtime.seed_step` tells them apart later.
+    Every rank starts from the same seed, so all build the same model; `Runtime.seed_step` tells them apart
+    later.
 
     Raises:
         UserError: if the device or the number format cannot be had.
@@ -156,7 +160,8 @@ def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Ru
         torch.cuda.set_device(place)
         torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
     if world_size > 1:
-        # Tensors on the CPU travel by gloo, those on a GPU by NCCL, so that flags and counts need no GPU sync.
+        # Tensors on the CPU travel by gloo, those on a GPU by NCCL, so that flags and counts need no GPU
+        # sync.
         dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
     torch.manual_seed(seed)
     yield Runtime(place, dtype, reason, seed, rank, world_size)

@@ -13,8 +13,8 @@ def learning_rate(
 ) -> float:
     """The learning rate of optimiser step `step` (the first is 0) of `total_steps`.
 
-    Rises linearly to `peak` over `warmup_steps`, then stays (`constant`, the paper's) or falls along half a cosine
-    towards zero (`cosine`).
+    Rises linearly to `peak` over `warmup_steps`, then stays (`constant`, the paper's) or falls along half a
+    cosine towards zero (`cosine`).
     """
     if step < warmup_steps:
         return peak * (step + 1) / (warmup_steps + 1)

@@ -11,8 +11,8 @@ from types import FrameType, TracebackType
 class StopWatch:
     """Watches the clock and the signals SIGINT and SIGTERM while it is open (a context manager).
 
-    The first signal only sets `reason`, so the loop can finish its step, evaluate and save. The second acts as it did
-    before, for someone who really means it.
+    The first signal only sets `reason`, so the loop can finish its step, evaluate and save. The second acts
+    as it did before, for someone who really means it.
     """
 
     def __init__(self, max_minutes: float | None = None) -> None:

@@ -1,4 +1,5 @@
-"""Sums kept on the device and fetched once a log interval, so that the training loop never waits for the GPU."""
+"""Sums kept on the device and fetched once a log interval, so that the training loop never waits for the
+GPU."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ _NEVER = 2**24  # the largest step that float32 (all that MPS has) still counts 
 
 
 class Tally:
-    """Running sums of named numbers over micro-batches and ranks, with a watch for values that are not finite.
+    """Running sums of named numbers over micro-batches and ranks, with a watch for values that are not
+    finite.
 
-    Adding costs three small kernels and no synchronisation; `fetch` is the only place that waits. A value that is not
-    finite is noticed at the next `fetch`, which still knows the step at which it first happened.
+    Adding costs three small kernels and no synchronisation; `fetch` is the only place that waits. A value
+    that is not finite is noticed at the next `fetch`, which still knows the step at which it first happened.
     """
 
     def __init__(self, names: Sequence[str], runtime: Runtime) -> None:
@@ -34,7 +36,9 @@ class Tally:
         """Add one 0-d tensor for each name, in order; `step` is the optimiser step they belong to."""
         row = torch.stack([value.detach().to(self._dtype) for value in values])  # [names]
         self._sums += row
-        self._bad_step = torch.where(torch.isfinite(row).all(), self._bad_step, self._bad_step.clamp(max=step))
+        self._bad_step = torch.where(
+            torch.isfinite(row).all(), self._bad_step, self._bad_step.clamp(max=step)
+        )
 
     def fetch(self) -> dict[str, float]:
         """The sums since the last fetch, over all ranks; starts again from zero.

@@ -20,11 +20,34 @@ from shapesgen import ShapesDataset
 from sqrtvocab.training import Runtime
 
 # 48 classes that differ in shape, colour and size; as many images for training as there are classes.
-TINY = (
-    "--only shape=circle,star --only pattern=solid --only rotation=0 --only size=tiny,huge --only texture=none "
-    "--only opacity=1.0 --only border=solid --images-per-class 3 --batch-size 4 --accumulate 2 --eval-images 12 "
-    "--workers 0 --device cpu"
-).split()
+TINY = [
+    "--only",
+    "shape=circle,star",
+    "--only",
+    "pattern=solid",
+    "--only",
+    "rotation=0",
+    "--only",
+    "size=tiny,huge",
+    "--only",
+    "texture=none",
+    "--only",
+    "opacity=1.0",
+    "--only",
+    "border=solid",
+    "--images-per-class",
+    "3",
+    "--batch-size",
+    "4",
+    "--accumulate",
+    "2",
+    "--eval-images",
+    "12",
+    "--workers",
+    "0",
+    "--device",
+    "cpu",
+]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,7 +65,9 @@ class Result(NamedTuple):
 class Process:
     """A command in a forked process, its output in files."""
 
-    def __init__(self, main: Callable[[], int], argv: Sequence[object], folder: Path, env: dict[str, str]) -> None:
+    def __init__(
+        self, main: Callable[[], int], argv: Sequence[object], folder: Path, env: dict[str, str]
+    ) -> None:
         self._files = [folder / f"{time.monotonic_ns()}.{name}" for name in ("out", "err")]
         sys.stdout.flush()
         sys.stderr.flush()

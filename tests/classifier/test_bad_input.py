@@ -6,7 +6,6 @@ from collections import namedtuple
 
 import pytest
 
-
 Usage = namedtuple("Usage", "total used free")
 
 
@@ -33,7 +32,9 @@ def test_cuda_without_cuda(train, complaint, tmp_path):
 def test_a_run_folder_that_exists(train, complaint, finished):
     before = sorted(os.listdir(finished))
     line = complaint(train("--out", finished))
-    assert line.endswith(f"--out {finished}: there is a run already; continue it with --resume auto or name another --out")
+    assert line.endswith(
+        f"--out {finished}: there is a run already; continue it with --resume auto or name another --out"
+    )
     assert sorted(os.listdir(finished)) == before
 
 
@@ -76,7 +77,9 @@ def test_a_corrupt_checkpoint_falls_back_loudly(train, complaint, finished, tmp_
 def test_not_enough_disk(train, complaint, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 1000, 1000))
     line = complaint(train("--out", tmp_path / "r"))
-    assert f"--out {tmp_path}/r: not enough disk: 0.0 GB free, the checkpoints of this model need 0.5 GB" in line
+    assert (
+        f"--out {tmp_path}/r: not enough disk: 0.0 GB free, the checkpoints of this model need 0.5 GB" in line
+    )
     assert not (tmp_path / "r").exists()
 
 

@@ -14,7 +14,6 @@ from shapesgen.attributes import AttributeSpace
 from sqrtvocab import HEADS, Partition
 
 
-
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("num_groups", [1, 5, 23])
 def test_scores_equal_a_count_on_the_dense_distribution(alone, head, num_groups):
@@ -22,7 +21,9 @@ def test_scores_equal_a_count_on_the_dense_distribution(alone, head, num_groups)
     partition = Partition.random(23, num_groups, seed=1)
     model = make_classifier(head, partition)
     images, target = torch.randint(0, 256, (40, 3, 100, 100), dtype=torch.uint8), torch.randint(0, 23, (40,))
-    result = evaluate(model, [(images[:25], target[:25]), (images[25:], target[25:])], partition, alone, top_k=3)
+    result = evaluate(
+        model, [(images[:25], target[:25]), (images[25:], target[25:])], partition, alone, top_k=3
+    )
 
     with torch.no_grad():
         dense = model.head.log_prob(model.encoder(images)).exp()  # [40, 23]
@@ -43,10 +44,24 @@ def test_scores_equal_a_count_on_the_dense_distribution(alone, head, num_groups)
 def test_attributes_are_counted_one_by_one(alone):
     space = AttributeSpace.full()
     true = space.class_id(
-        shape="star", pattern="dotted", rotation=60, colour="red", size="tiny", texture="none", opacity=1, border="solid"
+        shape="star",
+        pattern="dotted",
+        rotation=60,
+        colour="red",
+        size="tiny",
+        texture="none",
+        opacity=1,
+        border="solid",
     )
     near = space.class_id(
-        shape="star", pattern="dotted", rotation=0, colour="red", size="tiny", texture="none", opacity=1, border="solid"
+        shape="star",
+        pattern="dotted",
+        rotation=0,
+        colour="red",
+        size="tiny",
+        texture="none",
+        opacity=1,
+        border="solid",
     )
     partition = make_partition(space, "aligned", None, 0)
 
@@ -74,7 +89,8 @@ def test_the_table_and_the_json_agree(score, finished):
 
 
 def test_a_validation_score_can_be_had_again(score, finished):
-    """The best checkpoint, scored on the images of the training's own evaluations, gives the accuracy logged then."""
+    """The best checkpoint, scored on the images of the training's own evaluations, gives the accuracy logged
+    then."""
     best = json.loads((finished / "best" / "state.json").read_text())["metrics"]
     flags = ["--split", "validation", "--images", 12]
     assert score(finished, *flags).code == 0

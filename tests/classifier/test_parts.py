@@ -17,7 +17,8 @@ from shapesgen.attributes import AttributeSpace
 
 
 def test_the_encoder_is_the_papers_network():
-    """ReLU before pooling, as one would write it down, in the plain memory layout: the same function and gradients."""
+    """ReLU before pooling, as one would write it down, in the plain memory layout: the same function and
+    gradients."""
     torch.manual_seed(0)
     encoder = Encoder()
     plain: list[nn.Module] = []
@@ -29,7 +30,9 @@ def test_the_encoder_is_the_papers_network():
     found, expected = encoder(images), reference(1 - images / 255)
     torch.testing.assert_close(found, expected)
     assert found.shape == (2, 512)
-    for left, right in zip(*(torch.autograd.grad(y.sum(), encoder.parameters()) for y in (found, expected)), strict=True):
+    for left, right in zip(
+        *(torch.autograd.grad(y.sum(), encoder.parameters()) for y in (found, expected)), strict=True
+    ):
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
 
 
@@ -54,7 +57,9 @@ def test_parameters_of_the_papers_run():
         parameters = table["grouped", grouping]
         assert parameters["flat head, for comparison"] == flat
         assert parameters["head"] < flat / 100
-    assert parameters["encoder"] == 3 * 9 * 32 + 32 + 32 * 9 * 64 + 64 + 64 * 9 * 128 + 128 + 18432 * 512 + 512
+    assert (
+        parameters["encoder"] == 3 * 9 * 32 + 32 + 32 * 9 * 64 + 64 + 64 * 9 * 128 + 128 + 18432 * 512 + 512
+    )
 
 
 @pytest.mark.parametrize(("grouping", "groups"), [("aligned", 384), ("index", 429), ("random", 429)])
@@ -77,11 +82,19 @@ def test_settings_survive_json(name):
     assert TrainConfig.from_json({**config.to_json(), "torch": "2"}) == config
 
 
-@pytest.mark.parametrize("command", [["-m", "classifier.train"], ["-c", "from classifier.cli import eval_main as m; m()"]])
+@pytest.mark.parametrize(
+    "command", [["-m", "classifier.train"], ["-c", "from classifier.cli import eval_main as m; m()"]]
+)
 def test_help_needs_no_torch(command):
     watch = "import sys, atexit; atexit.register(lambda: print('torch' in sys.modules)); "
-    code = watch + ("import runpy; runpy.run_module('classifier.train', run_name='__main__')" if command[0] == "-m" else command[1])
-    result = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=False)
+    code = watch + (
+        "import runpy; runpy.run_module('classifier.train', run_name='__main__')"
+        if command[0] == "-m"
+        else command[1]
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
     assert "usage: " in result.stdout
     assert result.stdout.endswith("False\n")
@@ -92,7 +105,9 @@ def test_help_needs_no_torch(command):
 
 @pytest.fixture
 def tiny():
-    config = TrainConfig(only=("shape=circle,star", "size=huge", "rotation=0", "texture=none"), images_per_class=3)
+    config = TrainConfig(
+        only=("shape=circle,star", "size=huge", "rotation=0", "texture=none"), images_per_class=3
+    )
     return config, open_images(config, "validation")
 
 
@@ -141,6 +156,8 @@ def test_mistakes_are_marked(tiny):
 def test_confusion_counts(tiny):
     space = tiny[0].space()
     circle, star = 0, space.num_classes - 1
-    figure = confusion_figure("shape", np.array([circle, circle, star]), np.array([circle, star, star]), space)
+    figure = confusion_figure(
+        "shape", np.array([circle, circle, star]), np.array([circle, star, star]), space
+    )
     assert np.array_equal(figure.axes[0].images[0].get_array(), [[0.5, 0.5], [0, 1]])
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["circle", "star"]

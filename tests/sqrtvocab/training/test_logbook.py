@@ -35,7 +35,10 @@ def test_text_figures_and_hparams_stay_in_one_run(tmp_path):
     book.text("config", markdown_table({"lr": 0.001, "head": "grouped"}))
     book.figure("examples", Figure(figsize=(1, 1)), 3)
     book.scalars(3, {"accuracy/overall": 0.5})
-    book.hparams({"lr": 0.001, "head": "grouped", "out": tmp_path, "only": ("a",), "none": None}, {"accuracy/overall": 0.5})
+    book.hparams(
+        {"lr": 0.001, "head": "grouped", "out": tmp_path, "only": ("a",), "none": None},
+        {"accuracy/overall": 0.5},
+    )
     book.close()
     runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
     runs.Reload()
@@ -74,7 +77,6 @@ def test_other_ranks_write_nothing(tmp_path, capsys):
     book.hparams({}, {})
     book.progress("line")
     book.say("line")
-    book.flush()
     book.close()
     assert list(tmp_path.iterdir()) == []
     assert capsys.readouterr().err == ""

@@ -18,9 +18,13 @@ def step_items(plans: list[BatchPlan], step: int) -> list[int]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(num_items=st.integers(5, 60), batch_size=sizes, accumulate=sizes, world_size=sizes, seed=st.integers(0, 9))
+@given(
+    num_items=st.integers(5, 60), batch_size=sizes, accumulate=sizes, world_size=sizes, seed=st.integers(0, 9)
+)
 def test_an_epoch_deals_out_every_item_once(num_items, batch_size, accumulate, world_size, seed):
-    plans = [BatchPlan(num_items, batch_size, accumulate, seed, rank, world_size) for rank in range(world_size)]
+    plans = [
+        BatchPlan(num_items, batch_size, accumulate, seed, rank, world_size) for rank in range(world_size)
+    ]
     plan = plans[0]
     seen: list[int] = []
     for step in range(plan.steps_per_epoch):

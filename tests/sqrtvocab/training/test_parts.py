@@ -158,7 +158,9 @@ def test_two_ranks_give_the_gradient_of_the_whole_batch(tmp_path):
 # ---- exit codes
 
 
-@pytest.mark.parametrize(("error", "code"), [(UserError("--x: bad"), 2), (RunError("it broke"), 1), (None, 0)])
+@pytest.mark.parametrize(
+    ("error", "code"), [(UserError("--x: bad"), 2), (RunError("it broke"), 1), (None, 0)]
+)
 def test_exit_codes(capsys, error, code):
     def command():
         if error:

@@ -21,7 +21,9 @@ def test_auto_prefers_cuda_then_mps(monkeypatch):
 def test_a_missing_device_is_the_users_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(UserError, match=r"--device cuda: torch .* finds no cuda device here; use --device cpu"):
+    with pytest.raises(
+        UserError, match=r"--device cuda: torch .* finds no cuda device here; use --device cpu"
+    ):
         choose_device("cuda")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shapesgen.attributes import AttributeSpace as AttributeSpace
     from shapesgen.dataset import ShapesDataset as ShapesDataset
+    from shapesgen.reader import ShapesParquet as ShapesParquet
     from shapesgen.recipe import Recipe as Recipe
     from shapesgen.renderer import render as render
 
@@ -16,9 +17,10 @@ _HOMES = {
     "AttributeSpace": "attributes",
     "Recipe": "recipe",
     "ShapesDataset": "dataset",
+    "ShapesParquet": "reader",
     "render": "renderer",
 }
-__all__ = ["AttributeSpace", "Recipe", "ShapesDataset", "render"]
+__all__ = ["AttributeSpace", "Recipe", "ShapesDataset", "ShapesParquet", "render"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shapesgen.attributes import AttributeSpace, IntArray
-from shapesgen.recipe import Recipe, Sampling, Split, check_split
-from shapesgen.renderer import Images, RotationCue
+from shapesgen.choices import RotationCue, Sampling, Split
+from shapesgen.recipe import Recipe, check_split
+from shapesgen.renderer import Images
 
 
 class ClassNames(Sequence[str]):

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shapesgen.attributes import AttributeSpace, IntArray
+from shapesgen.choices import SAMPLINGS, SPLITS, RotationCue, Sampling, Split
 from shapesgen.hashing import mix, shuffled, uint64
 from shapesgen.kernel import compiled
-from shapesgen.renderer import MAX_INSTANCES, Images, RotationCue, check_rotation_cue, check_seed, render
-
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = get_args(Split)
-Sampling = Literal["balanced", "random"]
-SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
+from shapesgen.renderer import MAX_INSTANCES, Images, check_rotation_cue, check_seed, render
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Recipe:
                 f"classes must be A:B with 0 <= A < B <= {self.space.num_classes}, got {first}:{end}"
             )
         if not 1 <= self.images_per_class <= MAX_INSTANCES:
-            raise ValueError(f"images per class must be 1..{MAX_INSTANCES}, got {self.images_per_class}")
+            raise ValueError(f"images_per_class must be 1..{MAX_INSTANCES}, got {self.images_per_class}")
         if self.sampling not in SAMPLINGS:
             raise ValueError(f"sampling must be one of {', '.join(SAMPLINGS)}, got {self.sampling!r}")
         check_seed(self.seed)
@@ -131,7 +127,7 @@ class Recipe:
         _draw_classes(uint64(self.seed), first, drawn, class_ids, instances)
         if drawn.max() > MAX_INSTANCES:
             raise ValueError(
-                f"images per class {self.images_per_class}: with random sampling one class got {drawn.max()} "
+                f"images_per_class {self.images_per_class}: with random sampling one class got {drawn.max()} "
                 f"images, and a class has {MAX_INSTANCES}"
             )
         return class_ids, instances

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import numpy as np
 import numpy.typing as npt
 
 from shapesgen import kernel
 from shapesgen.attributes import AttributeSpace
+from shapesgen.choices import ROTATION_CUES, RotationCue
 from shapesgen.hashing import mix, permute, uint64
 from shapesgen.kernel import CENTRE, SIDE, compiled
 
 Images = npt.NDArray[np.uint8]
-RotationCue = Literal["notch", "none"]
-ROTATION_CUES: tuple[RotationCue, ...] = get_args(RotationCue)
 
 # The centres of a class's instances are distinct points of a lattice of 128 x 128 steps of 1/16 px around the
 # middle of the canvas, so no image comes twice within a class.
@@ -107,7 +104,7 @@ def _one_dimensional(class_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 def check_rotation_cue(rotation_cue: str) -> str:
     if rotation_cue not in ROTATION_CUES:
-        raise ValueError(f"rotation cue must be one of {', '.join(ROTATION_CUES)}, got {rotation_cue!r}")
+        raise ValueError(f"rotation_cue must be one of {', '.join(ROTATION_CUES)}, got {rotation_cue!r}")
     return rotation_cue
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from shapesgen.attributes import AttributeSpace
-from shapesgen.recipe import SPLITS, Recipe
+from shapesgen.choices import SPLITS
+from shapesgen.recipe import Recipe
 
 SMALL = AttributeSpace.only({"shape": ["circle", "star"], "colour": ["red", "blue"], "opacity": [1.0]})
 
@@ -30,7 +31,7 @@ def test_the_default_is_the_papers_set() -> None:
 def test_balanced_splits_hold_every_class_and_every_image_once(images_per_class: int) -> None:
     recipe = Recipe(space=SMALL, images_per_class=images_per_class)
     pairs = contents(recipe)
-    everything = sum(pairs.values(), [])
+    everything = [pair for split in SPLITS for pair in pairs[split]]
     assert len(everything) == len(set(everything)) == recipe.num_images
     for split in SPLITS:
         classes = [class_id for class_id, _ in pairs[split]]
@@ -42,7 +43,7 @@ def test_balanced_splits_hold_every_class_and_every_image_once(images_per_class:
 def test_random_sampling_draws_about_as_many_and_never_an_image_twice() -> None:
     recipe = Recipe(space=SMALL, sampling="random", images_per_class=30)
     pairs = contents(recipe)
-    everything = sum(pairs.values(), [])
+    everything = [pair for split in SPLITS for pair in pairs[split]]
     assert len(everything) == len(set(everything)) == recipe.num_images
     options = SMALL.decode([class_id for class_id, _ in everything])
     for attribute, radix in enumerate(SMALL.radices):  # independent and uniform: within five sigma
@@ -87,11 +88,11 @@ def test_the_config_is_json_and_rebuilds_the_recipe() -> None:
     [
         ({"classes": (5, 5)}, "classes must be A:B with 0 <= A < B <= 184320, got 5:5"),
         ({"classes": (0, 184_321)}, "got 0:184321"),
-        ({"images_per_class": 0}, "images per class must be 1..16384, got 0"),
+        ({"images_per_class": 0}, "images_per_class must be 1..16384, got 0"),
         ({"images_per_class": 16_385}, "got 16385"),
         ({"sampling": "uniform"}, "sampling must be one of balanced, random, got 'uniform'"),
         ({"seed": -1}, "seed must be"),
-        ({"rotation_cue": "arrow"}, "rotation cue must be one of notch, none"),
+        ({"rotation_cue": "arrow"}, "rotation_cue must be one of notch, none"),
     ],
 )
 def test_bad_settings_are_named(settings: dict, message: str) -> None:

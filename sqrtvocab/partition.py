@@ -136,7 +136,7 @@ class Partition(nn.Module):
         return edges[1:] - edges[:-1]
 
     def padding(self, width: int | None = None, device: torch.device | None = None) -> Tensor:
-        """[G, width] True at the slots that are no class; ``width`` is the largest group's size by default."""
+        """[G, width] True at the slots that are no class; ``width`` is S by default."""
         slots = torch.arange(self.group_size if width is None else width, device=device)
         return slots >= self.sizes(device).unsqueeze(1)  # [G, width]
 

@@ -1,9 +1,9 @@
-"""Adaptive softmax (Grave et al. 2017) under the common contract: a short list of frequent classes and tails."""
+"""Adaptive softmax (Grave et al. 2017) under the common contract: a shortlist, and tails of rarer classes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import torch
@@ -13,6 +13,19 @@ from torch import Tensor, nn
 from sqrtvocab.heads.base import Head, draw, token_nll, wide
 from sqrtvocab.heads.segments import segment_ends, segment_nll
 from sqrtvocab.partition import Partition
+
+
+class Tail(nn.Module):
+    """One cluster of infrequent classes, scored from a narrow projection of the hidden state."""
+
+    def __init__(self, in_features: int, features: int, num_members: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(in_features, features, bias=False)
+        self.score = nn.Linear(features, num_members)
+        nn.init.zeros_(self.score.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return wide(self.score(self.project(hidden)))  # [N, members]
 
 
 class AdaptiveHead(Head):
@@ -39,7 +52,7 @@ class AdaptiveHead(Head):
         cutoffs: Sequence[int] | None = None,
         div_value: float = 4.0,
         order: Tensor | None = None,
-        validate: bool | None = None,
+        validate: bool = False,
     ) -> None:
         super().__init__(in_features, num_classes, validate)
         if cutoffs is None:
@@ -56,14 +69,10 @@ class AdaptiveHead(Head):
         self.partition = Partition(num_classes, 1, order)
         self.first = nn.Linear(in_features, self.shortlist_size + self.num_clusters)
         nn.init.zeros_(self.first.bias)
-        self.tails = nn.ModuleList()
-        for i, (start, stop) in enumerate(pairwise(self.edges), start=1):
-            features = max(1, int(in_features // div_value**i))
-            tail = nn.Sequential(
-                nn.Linear(in_features, features, bias=False), nn.Linear(features, stop - start)
-            )
-            nn.init.zeros_(tail[1].bias)
-            self.tails.append(tail)
+        self.tails: Iterable[Tail] = nn.ModuleList(  # type: ignore[assignment]
+            Tail(in_features, max(1, int(in_features // div_value**i)), stop - start)
+            for i, (start, stop) in enumerate(pairwise(self.edges), start=1)
+        )
 
     def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
         position = self.partition.split(target)[1]  # [N]
@@ -79,13 +88,13 @@ class AdaptiveHead(Head):
         ends = segment_ends(sorted_cluster, self.num_clusters + 1)
         rows = hidden[token]  # [N, d]
         member_nll = torch.zeros_like(group_nll)
-        for i, (project, score) in enumerate(self.tails, start=1):
-            projected = project(rows)  # [N, d / div_value^i]
-            member = (position[token] - edges[i - 1]).clamp(0, score.out_features - 1)
+        for i, tail in enumerate(self.tails, start=1):
+            projected = tail.project(rows)  # [N, d / div_value^i]
+            member = (position[token] - edges[i - 1]).clamp(0, tail.score.out_features - 1)
             member_nll = member_nll + segment_nll(
                 projected,
-                score.weight.to(projected.dtype),
-                score.bias.to(projected.dtype),
+                tail.score.weight.to(projected.dtype),
+                tail.score.bias.to(projected.dtype),
                 member,
                 ends,
                 i,
@@ -101,7 +110,7 @@ class AdaptiveHead(Head):
         first = self._first_log_prob(hidden)
         parts = [first[:, : self.shortlist_size]]
         for i, tail in enumerate(self.tails, start=self.shortlist_size):
-            parts.append(first[:, i, None] + F.log_softmax(wide(tail(hidden)), dim=-1))
+            parts.append(first[:, i, None] + F.log_softmax(tail(hidden), dim=-1))
         by_position = torch.cat(parts, dim=1)  # [N, V]
         if self.partition.position is None:
             return by_position
@@ -117,7 +126,7 @@ class AdaptiveHead(Head):
         for i, tail in enumerate(self.tails):
             bound = first[:, self.shortlist_size + i]  # [N]
             for rows in self._blocks((bound > best[:, -1]).nonzero().squeeze(1)):
-                joint = bound[rows, None] + F.log_softmax(wide(tail(hidden[rows])), dim=-1)
+                joint = bound[rows, None] + F.log_softmax(tail(hidden[rows]), dim=-1)
                 found, member = joint.topk(min(k, joint.shape[1]), dim=-1)  # [R, ≤ k]
                 best[rows], keep = torch.cat([best[rows], found], 1).topk(k, dim=-1)
                 candidates = torch.cat([position[rows], self.edges[i] + member], 1)
@@ -129,7 +138,7 @@ class AdaptiveHead(Head):
         entry = position.clone()
         for i, tail in enumerate(self.tails):
             for rows in self._blocks((entry == self.shortlist_size + i).nonzero().squeeze(1)):
-                position[rows] = self.edges[i] + draw(wide(tail(hidden[rows])), generator)
+                position[rows] = self.edges[i] + draw(tail(hidden[rows]), generator)
         return self.partition.join(torch.zeros_like(position), position)
 
     def _set_prior(self, log_prior: Tensor) -> None:
@@ -138,8 +147,8 @@ class AdaptiveHead(Head):
         shortlist, *clusters = log_prior.tensor_split(self.edges[:-1])
         totals = [cluster.logsumexp(0, keepdim=True) for cluster in clusters]
         self.first.bias.copy_(torch.cat([shortlist, *totals]))
-        for (_, score), cluster, total in zip(self.tails, clusters, totals, strict=True):
-            score.bias.copy_(cluster - total)
+        for tail, cluster, total in zip(self.tails, clusters, totals, strict=True):
+            tail.score.bias.copy_(cluster - total)
 
     def extra_repr(self) -> str:
         return f"{self.in_features} -> {self.num_classes} classes, cutoffs={self.edges[:-1]}"

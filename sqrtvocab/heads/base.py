@@ -39,12 +39,12 @@ class Head(nn.Module, ABC):
     Args:
         in_features: d, the width of the hidden state.
         num_classes: V.
-        validate: check that targets lie in [0, V) and raise an IndexError with the range observed. By default
-            this is done where it is free: on the CPU. On CUDA it costs a synchronisation; without it an
-            asynchronous device assertion guards the range, as it does in a compiled graph.
+        validate: on every device raise an IndexError with the range observed when a target lies outside
+            [0, V). On the CPU this is always done; on CUDA it costs a synchronisation, and without it an
+            asynchronous device assertion guards the range, as in a compiled graph.
     """
 
-    def __init__(self, in_features: int, num_classes: int, validate: bool | None = None) -> None:
+    def __init__(self, in_features: int, num_classes: int, validate: bool = False) -> None:
         super().__init__()
         if in_features < 1:
             raise ValueError(f"in_features must be at least 1, got {in_features}")
@@ -109,7 +109,7 @@ class Head(nn.Module, ABC):
             raise TypeError(f"target must hold class indices (integers), got {target.dtype}")
         if target.shape != hidden.shape[:-1]:
             raise ValueError(
-                f"target must have the shape of hidden without its last dimension, {list(hidden.shape[:-1])}; "
+                f"target must have the shape of hidden less its last dimension, {list(hidden.shape[:-1])}; "
                 f"got {list(target.shape)}"
             )
         flat_target = target.reshape(-1).to(torch.int64)  # [N]
@@ -119,15 +119,15 @@ class Head(nn.Module, ABC):
         safe_target = torch.where(kept, flat_target, 0)
         self._check_range(safe_target)
 
-        parts = self._nll(hidden.reshape(-1, self.in_features), safe_target, label_smoothing)
-        group_nll, member_nll = (torch.where(kept, part, 0.0) for part in parts)  # [N], [N]
+        rows = hidden.reshape(-1, self.in_features)  # [N, d]
         if reduction == "none":
-            group_loss, member_loss = group_nll.view_as(target), member_nll.view_as(target)
-        elif reduction == "sum":
-            group_loss, member_loss = group_nll.sum(), member_nll.sum()
-        else:  # no token kept: 0/0 is NaN with zero gradients, as in F.cross_entropy
-            count = kept.sum()
-            group_loss, member_loss = group_nll.sum() / count, member_nll.sum() / count
+            parts = self._nll(rows, safe_target, label_smoothing)
+            group_loss, member_loss = (torch.where(kept, part, 0.0).view_as(target) for part in parts)
+        else:
+            group_loss, member_loss = self._nll_sum(rows, safe_target, kept, label_smoothing)
+            if reduction == "mean":  # no token kept: 0/0 is NaN, as in F.cross_entropy
+                count = kept.sum()
+                group_loss, member_loss = group_loss / count, member_loss / count
         return HeadOutput(group_loss + member_loss, group_loss, member_loss)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
@@ -217,6 +217,14 @@ class Head(nn.Module, ABC):
 
     # ---- helpers for the heads ----
 
+    def _nll_sum(
+        self, hidden: Tensor, target: Tensor, kept: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """The two parts of ``_nll``, each summed over the tokens kept, [] and []."""
+        # `where` rather than a product: it sends exact zeros back even when the mean divides by no token.
+        group_nll, member_nll = self._nll(hidden, target, label_smoothing)  # [N], [N]
+        return torch.where(kept, group_nll, 0.0).sum(), torch.where(kept, member_nll, 0.0).sum()
+
     def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Rows [N, d] in blocks few enough that a V-wide result of one block stays small."""
         return rows.split(max(1, BLOCK_ELEMENTS // self.num_classes))
@@ -234,18 +242,15 @@ class Head(nn.Module, ABC):
         """Targets [N], the ignored ones already replaced, must lie in [0, V)."""
         if target.numel() == 0 or target.is_meta:
             return
-        if torch.compiler.is_compiling() or isinstance(target, FakeTensor):
-            look = False
-        else:
-            look = target.device.type == "cpu" if self.validate is None else self.validate
-        if look:
+        concrete = not (torch.compiler.is_compiling() or isinstance(target, FakeTensor))
+        if concrete and (self.validate or target.device.type == "cpu"):
             low, high = (int(bound) for bound in target.aminmax())
             if low < 0 or high >= self.num_classes:
                 raise IndexError(
                     f"target must lie in [0, {self.num_classes}) or equal ignore_index; "
                     f"observed values from {low} to {high}"
                 )
-        elif self.validate is not False and target.device.type in ("cpu", "cuda"):
+        elif target.device.type in ("cpu", "cuda"):  # others have no such assertion
             inside = ((target >= 0) & (target < self.num_classes)).all()
             torch._assert_async(inside, f"target must lie in [0, {self.num_classes}) or equal ignore_index")
 

@@ -9,6 +9,8 @@ from torch.nn import LinearCrossEntropyOptions
 
 from sqrtvocab.heads.base import Head, draw, reset_linear, token_nll, wide
 
+IGNORED = -100  # what torch's chunked op is told to skip
+
 
 class FlatHead(Head):
     """P(class) = softmax(W h + b).
@@ -19,7 +21,8 @@ class FlatHead(Head):
         chunk_size: process this many tokens at a time with torch's exact ``F.linear_cross_entropy``: the same
             loss and gradients without the [N, V] logits, at about the same time. Set it so that chunk_size·V
             fits the memory you have. Under autocast this mode computes in the parameters' own precision; with
-            half-precision parameters the loss is rounded to that precision.
+            half-precision parameters the loss is rounded to that precision. A reduced loss allows one
+            backward pass (no ``retain_graph``), since torch computes the gradients in the forward pass.
         weight: a [V, d] parameter to use instead of an own one, such as an embedding's.
     """
 
@@ -30,7 +33,7 @@ class FlatHead(Head):
         bias: bool = True,
         chunk_size: int | None = None,
         weight: nn.Parameter | None = None,
-        validate: bool | None = None,
+        validate: bool = False,
     ) -> None:
         super().__init__(in_features, num_classes, validate)
         if chunk_size is not None and chunk_size < 1:
@@ -46,25 +49,48 @@ class FlatHead(Head):
         if self.chunk_size is None:
             nll = token_nll(self._logits(hidden), target, label_smoothing, 1 / self.num_classes)
         else:
-            nll = self._chunked_nll(hidden, target, label_smoothing, self.chunk_size)
+            nll = self._chunked_nll(hidden, target, "none")
+            if label_smoothing:
+                nll = nll + label_smoothing * self._smoothing_gap(hidden, target)
         return torch.zeros_like(nll), nll
 
-    def _chunked_nll(self, hidden: Tensor, target: Tensor, label_smoothing: float, chunk: int) -> Tensor:
-        hidden = hidden.to(self.weight.dtype)
-        options = LinearCrossEntropyOptions(batch_chunk_size=chunk)
-        nll = wide(
-            F.linear_cross_entropy(
-                hidden, self.weight, target, linear_bias=self.bias, reduction="none", options=options
-            )
+    def _nll_sum(
+        self, hidden: Tensor, target: Tensor, kept: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        if self.chunk_size is None:
+            return super()._nll_sum(hidden, target, kept, label_smoothing)
+        # Reduced, torch's op computes the gradients along with the loss and multiplies a third less.
+        nll = self._chunked_nll(hidden, torch.where(kept, target, IGNORED), "sum")
+        nll = torch.where(kept.any(), nll, 0.0)  # the mean over no token must send zeros back, not 0·inf
+        if label_smoothing:
+            gap = self._smoothing_gap(hidden, target)  # [N]
+            nll = nll + label_smoothing * torch.where(kept, gap, 0.0).sum()
+        return torch.zeros_like(nll), nll
+
+    def _chunked_nll(self, hidden: Tensor, target: Tensor, reduction: str) -> Tensor:
+        # In a compiled graph torch must keep the gradients for a second backward pass, and warns if not told.
+        options = LinearCrossEntropyOptions(
+            batch_chunk_size=self.chunk_size, allow_retain_graph=torch.compiler.is_compiling()
         )
-        if label_smoothing == 0.0:
-            return nll
-        # torch's chunked op knows no smoothing, but its sum over the classes is linear in the logits:
-        # (1 − ε)·nll + ε·mean_c(−log p_c) = nll + ε·(logit of the target − mean logit).
-        gap = (hidden * (self.weight[target] - self.weight.mean(0))).sum(-1)  # [N]
-        if self.bias is not None:
-            gap = gap + self.bias[target] - self.bias.mean()
-        return nll + label_smoothing * gap
+        nll = F.linear_cross_entropy(
+            hidden.to(self.weight.dtype),
+            self.weight,
+            target,
+            linear_bias=self.bias,
+            ignore_index=IGNORED,
+            reduction=reduction,
+            options=options,
+        )
+        return wide(nll)
+
+    def _smoothing_gap(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """[N] what ε = 1 adds to the loss: mean over the classes of −log p, less −log p of the target.
+
+        torch's chunked op knows no smoothing, but this difference is free of the log-sum-exp: it is the
+        target's logit less the mean logit.
+        """
+        gap = (hidden * (self.weight[target] - self.weight.mean(0))).sum(-1)
+        return gap if self.bias is None else gap + self.bias[target] - self.bias.mean()
 
     def _log_prob(self, hidden: Tensor) -> Tensor:
         return F.log_softmax(self._logits(hidden), dim=-1)

@@ -30,7 +30,7 @@ class TwoLevelHead(Head):
         num_classes: int,
         num_groups: int | None = None,
         partition: Partition | None = None,
-        validate: bool | None = None,
+        validate: bool = False,
     ) -> None:
         super().__init__(in_features, num_classes, validate)
         if partition is None:
@@ -56,7 +56,7 @@ class TwoLevelHead(Head):
         return scores + self._shift_of(groups, scores.shape[-1])
 
     def _shift_of(self, groups: Tensor | None, width: int) -> Tensor:
-        """Q_g of groups [...] -> [..., width], or [G, width] for None; −inf at the slots that are no class."""
+        """Q_g of groups [...] -> [..., width], or [G, width] for None; −inf at slots that are no class."""
         shift = F.pad(self.shift, (0, width - self.partition.group_size))  # [G, width]
         # Masking the [G, width] table costs V elements where masking the logits would cost N·S.
         shift = shift.masked_fill(self.partition.padding(width, shift.device), -math.inf)
@@ -84,34 +84,36 @@ class TwoLevelHead(Head):
         return joint.index_select(1, groups * member.shape[-1] + members)  # [N, V]
 
     def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Exact, expanding groups from the most probable down.
+        """Exact, opening groups from the most probable down.
 
         No class is more probable than its group, so a row is finished once its k-th best class so far is at
-        least as probable as the next group: for a peaked distribution that is after one or two groups.
+        least as probable as the next group: for a peaked distribution that is after a few groups. A row that
+        is still open after an eighth of the groups is finished through its dense distribution.
         """
         group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
         ranked_log_probs, ranked = group.sort(dim=-1, descending=True)  # [N, G]
         best = group.new_full((len(hidden), k), -math.inf)
         classes = ranked.new_zeros((len(hidden), k))
-        rows = torch.arange(len(hidden), device=hidden.device)  # the rows not finished yet
-        done, step, num_groups = 0, 1, self.partition.num_groups
-        while len(rows) and done < num_groups:
+        rows = torch.arange(len(hidden), device=hidden.device)  # the rows still open
+        done, step, limit = 0, 1, self.partition.num_groups // 8
+        while len(rows) and done < limit:
             room = max(1, BLOCK_ELEMENTS // (len(rows) * self.partition.group_size))
-            expand = slice(done, min(done + min(step, room), num_groups))
-            groups = ranked[rows, expand]  # [R, K]
+            opened = slice(done, min(done + min(step, room), limit))
+            groups = ranked[rows, opened]  # [R, K]
             member = F.log_softmax(wide(self._member_logits(hidden[rows], groups)), dim=-1)  # [R, K, S]
-            joint = ranked_log_probs[rows, expand].unsqueeze(-1) + member
+            joint = ranked_log_probs[rows, opened].unsqueeze(-1) + member
             found, slot = joint.flatten(1).topk(min(k, joint[0].numel()), dim=-1)  # [R, ≤ k]
             found_groups = groups.gather(1, slot // member.shape[-1])
-            # A padding slot can be among the k found only at −inf; its class is replaced before the end,
-            # since V ≥ k classes are finite. It must merely be a valid index here.
+            # A padding slot can be found only at −inf, and is replaced before the end, since k ≤ V classes
+            # are finite; until then it must merely be a valid index.
             found_members = torch.where(found == -math.inf, 0, slot % member.shape[-1])
             found_classes = self.partition.join(found_groups, found_members)
             best[rows], keep = torch.cat([best[rows], found], 1).topk(k, dim=-1)
             classes[rows] = torch.cat([classes[rows], found_classes], 1).gather(1, keep)
-            done, step = expand.stop, step * 2
-            if done < num_groups:
-                rows = rows[best[rows, -1] < ranked_log_probs[rows, done]]
+            done, step = opened.stop, step * 2
+            rows = rows[best[rows, -1] < ranked_log_probs[rows, done]]
+        for block in self._blocks(rows):
+            best[block], classes[block] = self._log_prob(hidden[block]).topk(k, dim=-1)
         return best, classes
 
     def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -1,0 +1,5 @@
+"""What a computation costs: memory."""
+
+from sqrtvocab.measure.memory import Allocated, allocated_by
+
+__all__ = ["Allocated", "allocated_by"]

@@ -1,0 +1,171 @@
+"""The heads under test, and dense references written without any of their code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sqrtvocab import AdaptiveHead, FlatHead, GroupedHead, GroupedLinearHead, Head, Partition, make_head
+
+MakeHead = Callable[..., Head]
+
+
+def grouped(**options: Any) -> MakeHead:
+    def make(d: int, v: int, partition: Partition | None = None) -> Head:
+        return make_head("grouped", d, v, partition=partition, **options)
+
+    return make
+
+
+def grouped_linear(tied: bool = False, **options: Any) -> MakeHead:
+    def make(d: int, v: int, partition: Partition | None = None) -> Head:
+        weight = nn.Parameter(torch.randn(v, d)) if tied else None
+        return make_head("grouped-linear", d, v, partition=partition, weight=weight, **options)
+
+    return make
+
+
+def flat(**options: Any) -> MakeHead:
+    return lambda d, v, partition=None: make_head("flat", d, v, **options)
+
+
+def adaptive(**options: Any) -> MakeHead:
+    def make(d: int, v: int, partition: Partition | None = None) -> Head:
+        return make_head("adaptive", d, v, order=partition.order if partition else None, **options)
+
+    return make
+
+
+CASES: dict[str, MakeHead] = {
+    "flat": flat(),
+    "flat-without-bias": flat(bias=False),
+    "flat-chunked": flat(chunk_size=3),
+    "grouped": grouped(),
+    "grouped-film": grouped(modulation="film"),
+    "grouped-both": grouped(modulation="both"),
+    "grouped-linear": grouped_linear(),
+    "grouped-linear-loop": grouped_linear(kernel="loop"),
+    "grouped-linear-tied": grouped_linear(tied=True),
+    "adaptive": adaptive(),
+}
+
+
+@pytest.fixture(params=CASES, scope="session")
+def make(request: pytest.FixtureRequest) -> MakeHead:
+    """A function (in_features, num_classes, partition=None) -> head, for each kind of head."""
+    return CASES[request.param]
+
+
+@pytest.fixture(params=[name for name in CASES if name.startswith("grouped")], scope="session")
+def make_grouped(request: pytest.FixtureRequest) -> MakeHead:
+    """The same, for the heads with groups only."""
+    return CASES[request.param]
+
+
+class Dense(NamedTuple):
+    """A distribution spelled out: log P(class) = log P(entry) + log P(class | entry), [N, V]."""
+
+    log_prob: Tensor  # [N, V]
+    entry: Tensor  # [N, V] log P of the group that the class belongs to
+    groups: list[list[int]]  # the classes of each group
+
+
+def paper_groups(v: int, g: int, order: Tensor | None) -> list[list[int]]:
+    """The paper's S_g and E_g, literally."""
+    classes = list(range(v)) if order is None else order.tolist()
+    return [classes[v * i // g : v * (i + 1) // g - 1 + 1] for i in range(g)]
+
+
+def dense_distribution(head: Head, hidden: Tensor) -> Dense:
+    """The distribution a head must have, from a V x d matrix built class by class."""
+    v, d = head.num_classes, head.in_features
+    hidden = hidden.reshape(-1, d)
+    if isinstance(head, FlatHead):
+        bias = 0 if head.bias is None else head.bias
+        log_prob = (hidden @ head.weight.T + bias).log_softmax(-1)
+        return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
+    if isinstance(head, AdaptiveHead):
+        return dense_adaptive(head, hidden)
+    assert isinstance(head, GroupedHead | GroupedLinearHead)
+    groups = paper_groups(v, head.partition.num_groups, head.partition.order)
+    matrix, offset = [None] * v, [None] * v
+    for g, classes in enumerate(groups):
+        for t, c in enumerate(classes):
+            row, bias = class_row(head, c, g, t)
+            matrix[c], offset[c] = row, bias
+    logits = hidden @ torch.stack(matrix).T + torch.stack(offset)  # [N, V]
+    group_log_prob = head.group(hidden).log_softmax(-1)  # [N, G]
+    member, entry = torch.zeros_like(logits), torch.zeros_like(logits)
+    for g, classes in enumerate(groups):
+        member = member.index_copy(1, torch.tensor(classes), logits[:, classes].log_softmax(-1))
+        column = group_log_prob[:, g : g + 1].expand(-1, len(classes))
+        entry = entry.index_copy(1, torch.tensor(classes), column)
+    return Dense(entry + member, entry, groups)
+
+
+def class_row(head: GroupedHead | GroupedLinearHead, c: int, g: int, t: int) -> tuple[Tensor, Tensor]:
+    """The weight row [d] and bias [] of class c, which is member t of group g."""
+    if isinstance(head, GroupedLinearHead):
+        return (head.weight[c] if head.tied else head.weight[g, t]), head.shift[g, t]
+    row, bias = head.shared[t], torch.zeros(())
+    if head.film_scale is not None:
+        row, bias = row * head.film_scale[g], row @ head.film_shift[g]
+    if head.scale is not None:
+        row, bias = row * head.scale[g, t], bias * head.scale[g, t]
+    return row, bias + head.shift[g, t]
+
+
+def dense_adaptive(head: AdaptiveHead, hidden: Tensor) -> Dense:
+    v = head.num_classes
+    classes = torch.arange(v) if head.partition.order is None else head.partition.order
+    first = head.first(hidden).log_softmax(-1)
+    short = head.shortlist_size
+    entries, log_probs, groups = (
+        [first[:, :short]],
+        [first[:, :short]],
+        [[c] for c in classes[:short].tolist()],
+    )
+    for i, tail in enumerate(head.tails):
+        logits = hidden @ tail.project.weight.T @ tail.score.weight.T + tail.score.bias
+        entry = first[:, short + i : short + i + 1].expand_as(logits)
+        entries.append(entry)
+        log_probs.append(entry + logits.log_softmax(-1))
+        groups.append(classes[head.edges[i] : head.edges[i + 1]].tolist())
+    by_class = torch.argsort(classes)
+    return Dense(torch.cat(log_probs, 1)[:, by_class], torch.cat(entries, 1)[:, by_class], groups)
+
+
+@pytest.fixture(scope="session")
+def dense() -> Callable[[Head, Tensor], Dense]:
+    return dense_distribution
+
+
+def randomised(head: Head) -> Head:
+    """Parameters drawn at random, so that nothing holds only at the initial values."""
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.copy_(torch.randn(parameter.shape))
+    return head
+
+
+@pytest.fixture(scope="session")
+def randomise() -> Callable[[Head], Head]:
+    return randomised
+
+
+@pytest.fixture(scope="session")
+def assert_same_gradients() -> Callable[..., None]:
+    def check(head: Head, hidden: Tensor, loss: Tensor, reference: Tensor, tolerance: float = 2e-4) -> None:
+        inputs = [hidden, *head.parameters()]
+        got = torch.autograd.grad(loss.sum(), inputs, retain_graph=True)
+        # Padding slots are in no reference: their gradient must be zero.
+        want = torch.autograd.grad(reference.sum(), inputs, retain_graph=True, allow_unused=True)
+        for ours, theirs in zip(got, want, strict=True):
+            theirs = torch.zeros_like(ours) if theirs is None else theirs
+            torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+
+    return check

@@ -1,0 +1,150 @@
+"""predict, topk and sample against the dense distribution: exact, whatever the shape of the distribution."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sqrtvocab import Partition
+
+V, D = 103, 6
+
+
+def assert_exact_topk(head, hidden, k):
+    """The k values are the dense ones, and the classes are distinct and carry them (ties may swap)."""
+    dense = head.log_prob(hidden)
+    log_probs, classes = head.topk(hidden, k)
+    torch.testing.assert_close(log_probs, dense.topk(k, dim=-1).values, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(dense.gather(-1, classes), log_probs, atol=1e-4, rtol=1e-4)
+    assert all(len(set(row)) == k for row in classes.reshape(-1, k).tolist())
+
+
+def test_log_prob_is_the_dense_distribution(make, dense, randomise):
+    head = randomise(make(D, V, Partition.random(V)))
+    hidden = torch.randn(2, 7, D)
+    log_prob = head.log_prob(hidden)
+    assert log_prob.shape == (2, 7, V)
+    torch.testing.assert_close(log_prob.view(-1, V), dense(head, hidden).log_prob, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(log_prob.exp().sum(-1), torch.ones(2, 7))
+
+
+@pytest.mark.parametrize("k", [1, 5, 30, V])
+def test_topk(make, device, randomise, k):
+    head = randomise(make(D, V, Partition.random(V))).to(device)
+    assert_exact_topk(head, torch.randn(3, 4, D, device=device), k)
+
+
+@settings(max_examples=60)
+@given(
+    v=st.integers(1, 60),
+    data=st.data(),
+    sharpness=st.sampled_from([0.0, 0.01, 1.0, 30.0]),
+    seed=st.integers(0, 9),
+)
+def test_topk_of_any_distribution(make, randomise, v, data, sharpness, seed):
+    """Peaked rows stop at one group, flat ones (sharpness 0: all classes tie) must open every group."""
+    torch.manual_seed(seed)
+    g = data.draw(st.integers(1, v))
+    k = data.draw(st.integers(1, v))
+    head = randomise(make(4, v, Partition.random(v, g, seed)))
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.mul_(sharpness)
+    hidden = torch.randn(6, 4)
+    assert_exact_topk(head, hidden, k)
+    best = head.log_prob(hidden).max(-1).values
+    got = head.log_prob(hidden).gather(-1, head.predict(hidden).unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(got, best, atol=1e-4, rtol=1e-4)
+
+
+def test_topk_looks_past_the_most_probable_group(make_grouped):
+    """Group 0 leads, but shares its probability among many; the best class is the lone peak of group 1."""
+    head = make_grouped(D, 100, Partition(100, 10))
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.zero_()
+        head.group.bias[0], head.group.bias[1] = 5.0, 4.9
+        head.shift[1, 3] = 50.0
+    hidden = torch.zeros(1, D)
+    assert head.predict(hidden).item() == 13
+    assert_exact_topk(head, hidden, 12)
+
+
+def test_an_empty_batch(make):
+    head = make(D, V)
+    hidden = torch.zeros(0, 3, D)
+    assert head.predict(hidden).shape == (0, 3)
+    assert head.topk(hidden, 4)[1].shape == (0, 3, 4)
+    assert head.sample(hidden).shape == (0, 3)
+    assert head.sample(hidden, temperature=0.5).shape == (0, 3)
+    assert head.log_prob(hidden).shape == (0, 3, V)
+
+
+def assert_drawn_from(samples, probabilities):
+    """Chi-square of the counts, within five standard deviations of what chance gives."""
+    expected = probabilities.double() * len(samples)
+    counts = torch.bincount(samples, minlength=len(probabilities)).double()
+    assert counts[expected == 0].sum() == 0
+    frequent = expected >= 5
+    rest = (expected[~frequent].sum(), counts[~frequent].sum())
+    cells = [(e, c) for e, c in [*zip(expected[frequent], counts[frequent], strict=True), rest] if e >= 5]
+    statistic = sum((c - e) ** 2 / e for e, c in cells)
+    freedom = len(cells) - 1
+    assert freedom > 3
+    assert abs(statistic - freedom) < 5 * math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k"), [(1.0, None), (0.6, None), (2.0, None), (1.0, 10), (0.7, 10)]
+)
+def test_sampling_frequencies(make, randomise, temperature, top_k):
+    head = randomise(make(D, 41, Partition.random(41)))
+    hidden = 0.3 * torch.randn(D)
+    logits = head.log_prob(hidden) / temperature
+    if top_k is not None:
+        logits = torch.where(logits >= logits.topk(top_k).values[-1], logits, -torch.inf)
+    samples = head.sample(hidden.expand(20_000, D), temperature=temperature, top_k=top_k)
+    assert_drawn_from(samples, logits.softmax(-1).detach())
+
+
+def test_sampling_follows_the_generator_alone(make, device):
+    head = make(D, V).to(device)
+    hidden = torch.randn(50, D, device=device)
+    for options in ({}, {"temperature": 0.5}, {"top_k": 7}):
+        draws = []
+        for _ in range(2):
+            torch.manual_seed(len(draws))
+            generator = torch.Generator(device).manual_seed(4)
+            draws.append(head.sample(hidden, generator=generator, **options))
+        assert torch.equal(*draws)
+        assert len(set(draws[0].tolist())) > 1
+
+
+def test_temperature_zero_is_predict(make, randomise):
+    head = randomise(make(D, V))
+    hidden = torch.randn(8, D)
+    assert torch.equal(head.sample(hidden, temperature=0), head.predict(hidden))
+
+
+def test_decoding_keeps_no_graph(make):
+    head = make(D, V)
+    hidden = torch.randn(4, D, requires_grad=True)
+    assert not head.topk(hidden, 3)[0].requires_grad
+    assert head.log_prob(hidden).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda head, h: head.topk(h, 0), "k must be between 1 and num_classes = 103, got 0"),
+        (lambda head, h: head.topk(h, 104), "got 104"),
+        (lambda head, h: head.sample(h, temperature=-1), "temperature"),
+        (lambda head, h: head.sample(h, temperature=float("nan")), "temperature"),
+        (lambda head, h: head.sample(h, top_k=0), "top_k must be between 1"),
+    ],
+)
+def test_bad_input(make, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(make(D, V), torch.randn(2, D))

@@ -1,0 +1,146 @@
+"""Partition against the paper's formulas, literally, and its promises on any V, G and order."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqrtvocab import Partition
+
+
+@st.composite
+def partitions(draw):
+    v = draw(st.integers(1, 300))
+    g = draw(st.integers(1, v))
+    seed = draw(st.none() | st.integers(0, 5))
+    return Partition.identity(v, g) if seed is None else Partition.random(v, g, seed)
+
+
+@given(partitions())
+def test_groups_are_the_papers(partition):
+    v, g = partition.num_classes, partition.num_groups
+    order = list(range(v)) if partition.order is None else partition.order.tolist()
+    group, member = partition.split(torch.arange(v))
+    for index in range(g):
+        start, end = math.floor(v * index / g), math.floor(v * (index + 1) / g) - 1
+        for position in range(start, end + 1):
+            assert (group[order[position]], member[order[position]]) == (index, position - start)
+    assert partition.sizes().tolist() == torch.bincount(group, minlength=g).tolist()
+    assert partition.group_size == int(partition.sizes().max())
+    assert int(partition.sizes().max()) - int(partition.sizes().min()) <= 1
+
+
+@given(partitions())
+def test_join_inverts_split(partition):
+    classes = torch.arange(partition.num_classes)
+    assert torch.equal(partition.join(*partition.split(classes)), classes)
+
+
+@given(partitions(), st.integers(0, 9))
+def test_padding_marks_exactly_the_slots_that_are_no_class(partition, extra):
+    width = partition.group_size + extra
+    padding = partition.padding(width)
+    assert padding.shape == (partition.num_groups, width)
+    assert int((~padding).sum()) == partition.num_classes
+    slots = partition.slots(width)
+    assert sorted(slots[~padding].tolist()) == list(range(partition.num_classes))
+    group, member = partition.split(slots[~padding])
+    assert torch.equal(torch.stack([group, member], 1), (~padding).nonzero())
+
+
+def test_split_keeps_any_shape():
+    group, member = Partition(100, 7).split(torch.arange(24).reshape(2, 3, 4))
+    assert group.shape == member.shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize(("v", "g"), [(1, 1), (2, 1), (50257, 224), (184320, 429), (262144, 512)])
+def test_default_group_count_is_the_floor_of_the_root(v, g):
+    assert Partition(v).num_groups == g
+
+
+@pytest.mark.parametrize(
+    ("radices", "groups"),
+    [
+        ((8, 4, 6, 12, 5, 2, 4, 2), 384),  # the shapes: shape x pattern x rotation x half of the colours
+        ((10, 10), 10),
+        ((7,), 1),
+        ((5, 7), 5),
+        ((1, 1, 1), 1),
+        ((2, 36), 8),
+    ],
+)
+def test_aligned_group_count(radices, groups):
+    assert Partition.aligned(radices).num_groups == groups
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=6))
+def test_aligned_members_mean_the_same_in_every_group(radices):
+    partition = Partition.aligned(radices)
+    v, g = partition.num_classes, partition.num_groups
+    assert v % g == 0
+    digits = torch.stack(torch.unravel_index(torch.arange(v), radices), 1).view(g, v // g, -1)
+    # Within a group the attributes after the cut run through the same values in every group.
+    cut = next(i for i in range(len(radices)) if math.prod(radices[: i + 1]) % g == 0)
+    assert bool((digits[:, :, cut + 1 :] == digits[:1, :, cut + 1 :]).all())
+    offset = digits[:, :, cut] - digits[:, :1, cut]
+    assert bool((offset == offset[:1]).all())
+    # And the attributes before it are constant in a group.
+    assert bool((digits[:, :, :cut] == digits[:, :1, :cut]).all())
+
+
+def test_by_frequency_puts_the_most_frequent_first():
+    partition = Partition.by_frequency([1, 9, 5, 9, 0, 7], num_groups=3)
+    assert partition.order.tolist() == [1, 3, 5, 2, 0, 4]
+    group, _ = partition.split(torch.tensor([1, 3, 5, 2, 0, 4]))
+    assert group.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_random_depends_on_the_seed_alone():
+    state = torch.get_rng_state()
+    a, b, c = Partition.random(50, seed=3), Partition.random(50, seed=3), Partition.random(50, seed=4)
+    assert torch.equal(a.order, b.order)
+    assert not torch.equal(a.order, c.order)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_state_dict_carries_the_order():
+    saved = Partition.random(50, 7)
+    loaded = Partition(50, 7)
+    loaded.load_state_dict(saved.state_dict())
+    classes = torch.arange(50)
+    assert torch.equal(loaded.split(classes)[0], saved.split(classes)[0])
+    assert torch.equal(loaded.join(*loaded.split(classes)), classes)
+    assert Partition(50, 7).state_dict() == {}
+
+
+def test_loading_the_order_of_another_vocabulary_fails():
+    with pytest.raises(RuntimeError, match="order"):
+        Partition(51, 7).load_state_dict(Partition.random(50, 7).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
+        ({"num_classes": 5, "num_groups": 0}, "num_groups must be between 1 and num_classes = 5, got 0"),
+        ({"num_classes": 5, "num_groups": 6}, "got 6"),
+        ({"num_classes": 3, "order": torch.tensor([0, 1, 1])}, "permutation of the classes 0 to 2"),
+        ({"num_classes": 3, "order": torch.tensor([1, 2, 3])}, "permutation"),
+        ({"num_classes": 3, "order": torch.tensor([0, 1])}, r"shape \[3\], got \[2\]"),
+        ({"num_classes": 2, "order": torch.tensor([0.0, 1.0])}, "integers"),
+    ],
+)
+def test_bad_input_names_the_argument(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Partition(**arguments)
+
+
+def test_bad_radices_and_counts():
+    with pytest.raises(ValueError, match="radices"):
+        Partition.aligned([])
+    with pytest.raises(ValueError, match="radices"):
+        Partition.aligned([3, 0])
+    with pytest.raises(ValueError, match="counts"):
+        Partition.by_frequency(torch.ones(2, 3))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,11 @@ from classifier.config import TrainConfig
 from shapesgen import ShapesDataset, ShapesParquet
 from shapesgen.attributes import AttributeSpace
 from shapesgen.ceiling import Ceiling, ceiling
+from shapesgen.choices import Split
 from shapesgen.dataset import MapStyle
+from shapesgen.errors import DamagedShardError, SettingsError
 from sqrtvocab.training import Runtime, UserError
 
-Split = Literal["train", "validation", "test"]
 ShapeImages = MapStyle  # either dataset of shapesgen
 
 
@@ -37,7 +38,7 @@ def open_images(config: TrainConfig, split: Split) -> ShapeImages:
         )
     try:
         images = ShapesParquet(config.data, split)
-    except (ValueError, OSError) as error:
+    except (SettingsError, DamagedShardError) as error:
         raise UserError(f"--data {config.data}: {error}") from error
     if images.space != space:
         raise UserError(
@@ -49,7 +50,26 @@ def open_images(config: TrainConfig, split: Split) -> ShapeImages:
             f"--data {config.data} was rendered with --rotation-cue {images.recipe.rotation_cue}, "
             f"not {config.rotation_cue}: give the same flag here"
         )
+    _check_labels(images, config)
     return images
+
+
+def _check_labels(images: ShapeImages, config: TrainConfig) -> None:
+    """Compare some labels with those of the recipe in the manifest: a set whose labels were changed, or that
+    another program made, would train without complaint and mean nothing."""
+    rows = sample_of(images, 256, seed=0)
+    expected, _ = images.recipe.locate(images.split, images.recipe.shuffle(images.split, rows))
+    try:
+        _, labels = images.batch(rows)
+    except DamagedShardError as error:
+        raise UserError(f"--data {config.data}: {error}") from error
+    wrong = np.flatnonzero(labels != expected)
+    if len(wrong):
+        row = wrong[0]
+        raise UserError(
+            f"--data {config.data}: {images.split} image {rows[row]} has label {labels[row]}, but by the "
+            f"manifest it shows class {expected[row]}; `shapesgen verify {config.data}` tells more"
+        )
 
 
 def image_batches(

@@ -3,8 +3,8 @@
     python scripts/bench_classifier.py                 # about three minutes on two CPU cores
     python scripts/bench_classifier.py --json out.json
 
-Everything compared is timed alternately in one process, and medians are reported, so that other work on the machine
-disturbs all sides alike.
+What is compared is timed alternately in one process, and medians are reported, so that other work on the
+machine disturbs all sides alike.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import tyro
@@ -28,6 +29,13 @@ from sqrtvocab import make_head
 from sqrtvocab.training import BatchPlan, Runtime, open_runtime, share_of_mean
 
 Batch = tuple[Tensor, Tensor]
+
+
+class Timing(NamedTuple):
+    """Seconds of a step, and those of them spent waiting for images."""
+
+    total: float
+    waited: float
 
 
 @dataclass
@@ -56,8 +64,8 @@ class Learner:
         self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
         self.scaler = runtime.scaler()
 
-    def step(self, batches: Iterable[Batch], items: int) -> tuple[float, float]:
-        """One optimiser step; the seconds it took, and those of them spent waiting for images."""
+    def step(self, batches: Iterable[Batch], items: int) -> Timing:
+        """One optimiser step, as the trainer takes it."""
         began, waited, batches = time.perf_counter(), 0.0, iter(batches)
         while True:
             asked = time.perf_counter()
@@ -74,78 +82,88 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         if self.runtime.device.type == "cuda":
             torch.cuda.synchronize()
-        return time.perf_counter() - began, waited
+        return Timing(time.perf_counter() - began, waited)
 
 
-def interleaved(candidates: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[object]]:
+def interleaved(candidates: dict[str, Callable[[], Timing]], rounds: int) -> dict[str, list[Timing]]:
     """Call every candidate once to warm up, then all in turn, `rounds` times."""
     for call in candidates.values():
         call()
-    results: dict[str, list[object]] = {name: [] for name in candidates}
+    timings: dict[str, list[Timing]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, call in candidates.items():
-            results[name].append(call())
-    return results
+            timings[name].append(call())
+    return timings
+
+
+def bench_images(args: Args, runtime: Runtime) -> tuple[dict[str, float], list[Batch]]:
+    """Images drawn while training, against images that are all there. Returns some images, too."""
+    config = TrainConfig(workers=args.workers)
+    images = open_images(config, "train")
+    plan = BatchPlan(len(images), args.batch_size, args.accumulate, seed=0)
+    items, workers = plan.effective_batch, config.num_workers(runtime.device.type, 1)
+    loader = iter(image_batches(images, plan.batches(0, plan.steps_per_epoch), workers, runtime))
+    ready = [next(loader) for _ in range(args.accumulate)]
+    learner = Learner(make_classifier("grouped", make_partition(config.space(), "aligned", None, 0)), runtime)
+
+    def drawn() -> Timing:
+        for _ in range(4 * workers):  # those drawn ahead while the other candidate was being timed
+            next(loader)
+        return learner.step((next(loader) for _ in range(args.accumulate)), items)
+
+    timings = interleaved({"drawn": drawn, "ready": lambda: learner.step(ready, items)}, args.rounds)
+    seconds = {name: statistics.median(timing.total for timing in rows) for name, rows in timings.items()}
+    figures = {
+        "workers": workers,
+        "images_per_s": items / seconds["drawn"],
+        "images_per_s_ready": items / seconds["ready"],
+        "throughput_ratio": seconds["ready"] / seconds["drawn"],
+        "data_wait_fraction": statistics.median(timing.waited / timing.total for timing in timings["drawn"]),
+    }
+    print(f"{figures['images_per_s']:8.1f} images/s drawn on the fly by {workers} worker(s)")
+    print(f"{figures['images_per_s_ready']:8.1f} images/s made beforehand")
+    print(f"{figures['throughput_ratio']:8.3f} throughput ratio (goal: at least 0.95)")
+    print(f"{figures['data_wait_fraction']:8.2%} of the time spent waiting for images (goal: under 2 %)\n")
+    return figures, ready
+
+
+def bench_heads(args: Args, runtime: Runtime, batches: list[Batch]) -> dict[str, dict[str, float]]:
+    """A step with the grouped and the flat head over all classes, against a 10-class linear head."""
+    space = TrainConfig().space()
+    partition = make_partition(space, "aligned", None, 0)
+    items = args.batch_size * args.accumulate
+    models = {
+        "linear, 10 classes": Classifier(make_head("flat", EMBEDDING, 10)),
+        f"grouped, {space.num_classes:,} classes": make_classifier("grouped", partition),
+        f"flat, {space.num_classes:,} classes": make_classifier("flat", partition),
+    }
+    learners = {name: Learner(model, runtime) for name, model in models.items()}
+    timings = interleaved(
+        {name: partial(learner.step, batches, items) for name, learner in learners.items()}, args.rounds
+    )
+    base = timings["linear, 10 classes"]
+    figures = {}
+    for name, rows in timings.items():
+        seconds = statistics.median(timing.total for timing in rows)
+        ratio = statistics.median(one.total / other.total for one, other in zip(rows, base, strict=True))
+        figures[name] = {"seconds": seconds, "ratio": ratio}
+        print(f"{name:<26}{seconds:8.3f} s a step of {items} images, {ratio:.3f}x")
+    return figures
 
 
 def main(args: Args) -> None:
-    config = TrainConfig(workers=args.workers)
-    figures: dict[str, object] = {"torch": torch.__version__, **vars(args), "json": None}
     with open_runtime(args.device, "auto", seed=0) as runtime:
         print(runtime.describe())
-        images = open_images(config, "train")
-        partition = make_partition(config.space(), "aligned", None, 0)
-        plan = BatchPlan(len(images), args.batch_size, args.accumulate, seed=0)
-        items, workers = plan.effective_batch, config.num_workers(runtime.device.type, 1)
-        loader = iter(image_batches(images, plan.batches(0, plan.steps_per_epoch), workers, runtime))
-        ready = [next(loader) for _ in range(args.accumulate)]
-        prefetched = 4 * workers
-
-        # ---- images drawn while training, against images that are all there
-
-        learner = Learner(make_classifier("grouped", partition), runtime)
-
-        def drawn() -> tuple[float, float]:
-            for _ in range(prefetched):  # those drawn ahead while the other candidate was being timed
-                next(loader)
-            return learner.step((next(loader) for _ in range(args.accumulate)), items)
-
-        timed = interleaved({"drawn": drawn, "ready": lambda: learner.step(ready, items)}, args.rounds)
-        seconds = {name: statistics.median(row[0] for row in rows) for name, rows in timed.items()}
-        wait = statistics.median(waited / total for total, waited in timed["drawn"])
-        figures |= {
-            "workers": workers,
-            "images_per_s": items / seconds["drawn"],
-            "throughput_ratio": seconds["ready"] / seconds["drawn"],
-            "data_wait_fraction": wait,
+        images, batches = bench_images(args, runtime)
+        heads = bench_heads(args, runtime, batches)
+        document = {
+            "runtime": runtime.describe(),
+            "torch": torch.__version__,
+            "images": images,
+            "step": heads,
         }
-        print(f"{items / seconds['drawn']:8.1f} images/s drawn on the fly by {workers} worker(s)")
-        print(f"{items / seconds['ready']:8.1f} images/s with images made beforehand")
-        print(f"{seconds['ready'] / seconds['drawn']:8.3f} throughput ratio (at least 0.95 is the goal)")
-        print(f"{wait:8.2%} of the time spent waiting for images (under 2 % is the goal)\n")
-        del learner, loader
-
-        # ---- the head
-
-        V = partition.num_classes
-        learners = {
-            "10-class linear": Learner(Classifier(make_head("flat", EMBEDDING, 10)), runtime),
-            f"grouped, {V:,} classes": Learner(make_classifier("grouped", partition), runtime),
-            f"flat, {V:,} classes": Learner(make_classifier("flat", partition), runtime),
-        }
-        timed = interleaved(
-            {name: lambda one=one: one.step(ready, items)[0] for name, one in learners.items()}, args.rounds
-        )
-        base = timed["10-class linear"]
-        figures["step"] = {}
-        for name, rows in timed.items():
-            median = statistics.median(rows)
-            ratio = statistics.median(row / other for row, other in zip(rows, base, strict=True))
-            figures["step"][name] = {"seconds": median, "ratio": ratio}
-            print(f"{name:<26}{median:8.3f} s a step of {items} images, {ratio:.3f}x the 10-class linear head")
-
     if args.json is not None:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
+        args.json.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,9 @@ def main() -> None:
 
     config: TrainConfig = PRESETS["quickstart"]
     states = {head: json.loads((OUT / head / "last" / "state.json").read_text("utf-8")) for head in heads}
-    print(f"\nAfter the same {config.max_steps} steps, on validation images of {config.space().num_classes:,} classes:\n")
+    print(
+        f"\n{config.space().num_classes:,} classes, validation images, after {config.max_steps} steps each:\n"
+    )
     print(f"{'':<24}" + "".join(f"{head:>10}" for head in heads) + f"{'chance':>10}")
     chance = {"accuracy/overall": 1 / config.space().num_classes}
     rows = [tag for tag in states["grouped"]["metrics"] if tag.startswith(("accuracy", "attribute"))]

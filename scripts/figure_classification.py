@@ -1,4 +1,4 @@
-"""The paper's classification figures: accuracy, group accuracy and loss of runs, against images seen and minutes.
+"""The paper's classification figures: accuracies and loss of runs, against images seen and minutes.
 
     python scripts/figure_classification.py runs/classifier-* --out docs/results/classification.png
 
@@ -45,7 +45,7 @@ def label_of(run: Path) -> str:
 
 
 def draw(runs: tuple[Path, ...]) -> Figure:
-    """A row of panels for each axis, a line for each run; the ceiling as a dotted line once a run comes near it."""
+    """A row of panels for each axis, a line for each run; the ceiling dotted once a run comes near it."""
     figure = Figure(figsize=(4.2 * len(PANELS), 3.4 * len(AXES)), layout="constrained")
     grid = figure.subplots(len(AXES), len(PANELS), squeeze=False)
     labels = [label_of(run) for run in runs]

@@ -15,6 +15,7 @@ import torch
 
 import classifier.evaluate
 import classifier.train  # noqa: F401
+import shapesgen.cli
 from classifier import cli
 from shapesgen import ShapesDataset
 from sqrtvocab.training import Runtime
@@ -159,3 +160,14 @@ def finished(tmp_path_factory) -> Path:
     result = Process(cli.train_main, argv, folder, {}).wait()
     assert result.code == 0, result.err
     return out
+
+
+@pytest.fixture(scope="session")
+def rendered(tmp_path_factory) -> Path:
+    """The tiny images on disk. Copy the folder before changing anything in it."""
+    folder = tmp_path_factory.mktemp("session")
+    space = TINY[: TINY.index("--batch-size")]
+    argv = ["render", "--out", folder / "images", *space, "--workers", 1]
+    result = Process(shapesgen.cli.main, argv, folder, {}).wait()
+    assert result.code == 0, result.err
+    return folder / "images"

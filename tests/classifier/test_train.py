@@ -245,3 +245,17 @@ def test_a_killed_rank_ends_the_job_and_leaves_a_checkpoint(tmp_path):
     job.communicate(timeout=120)
     assert job.returncode != 0
     assert load_checkpoint(out, "last").state["step"] >= 2
+
+
+# ---- images on disk
+
+
+def test_training_from_disk(train, score, rendered, tmp_path):
+    flags = ["--max-steps", 2, "--data", rendered, "--out", tmp_path / "r"]
+    result = train(*flags, "--prior", "--workers", 1)
+    assert result.code == 0, result.err
+    assert f"48 classes, 48 training images in {rendered}" in result.err
+    moved = tmp_path / "moved"
+    shutil.copytree(rendered, moved)
+    assert score(tmp_path / "r", "--data", moved).code == 0
+    assert json.loads((tmp_path / "r" / "eval-test.json").read_text())["images"] == 48

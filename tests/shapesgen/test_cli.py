@@ -17,7 +17,7 @@ def shapesgen(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-m", "shapesgen.cli", *arguments], capture_output=True, text=True)
 
 
-def test_render_verify_preview_and_repair_as_processes(tmp_path: Path) -> None:
+def test_render_verify_preview_and_repair_as_processes(tmp_path: Path, capsys) -> None:
     out = str(tmp_path / "set")
     run = shapesgen("render", "--out", out, "--images-per-class", "3", *FEW)
     assert run.returncode == 0, run.stderr
@@ -39,13 +39,12 @@ def test_render_verify_preview_and_repair_as_processes(tmp_path: Path) -> None:
     damage, advice = run.stderr.splitlines()
     assert damage.startswith("train-00000-of-00001.parquet: ")
     assert "1 of 3 shards are damaged; `shapesgen render --out" in advice
-    run = shapesgen("preview", "--out", str(tmp_path / "sheet.png"), "--dir", out)
-    assert run.returncode == 1
-    assert "train-00000-of-00001" in run.stderr
+    assert main(["preview", "--out", str(tmp_path / "sheet.png"), "--dir", out]) == 1
+    assert "train-00000-of-00001" in capsys.readouterr().err
     run = shapesgen("render", "--out", out, "--images-per-class", "3", *FEW)
     assert run.returncode == 0
     assert "(384 were there already)" in run.stdout
-    assert shapesgen("verify", out).returncode == 0
+    assert main(["verify", out]) == 0
 
 
 def test_ceiling_as_a_process() -> None:
@@ -90,7 +89,7 @@ def test_preview_of_shapes_and_of_classes(tmp_path: Path, capsys) -> None:
     pixels = np.asarray(Image.open(sheet))
     assert pixels.shape[0] > 8 * 100
     assert pixels.shape[1] > 10 * 100
-    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 1_000
+    assert (pixels < 255).any(-1).mean() > 0.1
     assert main(["preview", "--out", str(sheet), "--class-id", "7", "--class-id", "184319"]) == 0
     assert Image.open(sheet).height < 500
     assert main(["preview", "--out", str(sheet), *FEW]) == 0

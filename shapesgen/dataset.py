@@ -13,7 +13,6 @@ from shapesgen.choices import RotationCue, Sampling, Split
 from shapesgen.recipe import Recipe, check_split
 from shapesgen.renderer import Images
 
-
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 

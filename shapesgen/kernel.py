@@ -390,6 +390,12 @@ def draw(out, options, centres, noise_keys, notch):
         axis_x, axis_y = _AXIS[rotation, 0], _AXIS[rotation, 1]
         wave_x, wave_y = _PATTERN_AXIS[size, rotation, 0], _PATTERN_AXIS[size, rotation, 1]
         period = _PERIOD[size]
+        # The notch, in 1/256 px, and the rows that it reaches with a pixel to spare.
+        half_width = int32(_NOTCH_WIDTH[size] << 7)
+        top = int32(_BOTTOM[shape, size] - (_NOTCH_DEPTH[size] << 8))
+        near, far = (top * axis_x) >> 10, (_RADIUS[size] * 256 * axis_x) >> 10
+        aside = ((half_width * abs(axis_y)) >> 10) + 512
+        notch_low, notch_high = min(near, far) - aside, max(near, far) + aside
         dist = scratch[0, : x1 - x0]
         border = scratch[1, : x1 - x0]
         mark = scratch[2, : x1 - x0]
@@ -425,9 +431,7 @@ def draw(out, options, centres, noise_keys, notch):
                 _checks(mark, wave_x, wave_y, left, dy, period)
             if noisy:
                 _noise(grain, x0, y, noise_keys[n])
-            if notch:
-                half_width = int32(_NOTCH_WIDTH[size] << 7)
-                top = int32(_BOTTOM[shape, size] - (_NOTCH_DEPTH[size] << 8))
+            if notch and notch_low <= 16 * dy <= notch_high:
                 _cut_notch(cover, axis_x, axis_y, left, dy, half_width, top)
             row = image[y, 3 * x0 : 3 * x1]
             _paint(row, cover, border, mark, grain, _COLOURS[colour], _OPACITY[opacity])

@@ -104,7 +104,7 @@ def _predictions(
         log_probs = head.log_prob(hidden)  # [N, V]
         top = log_probs.topk(k).indices  # [N, k]
         group_guess = partition.split(top[:, 0])[0]  # [N]
-        rivals = partition.slots(device=hidden.device)[group]  # [N, S] the classes of the true group
+        rivals = partition.slots(group)  # [N, S] the classes of the true group
         best = log_probs.gather(1, rivals).argmax(-1, keepdim=True)  # [N, 1]
         rival = rivals.gather(1, best)[:, 0]  # [N]
     return top, (group_guess == group).long(), (rival == target).long()

@@ -52,7 +52,7 @@ class AdaptiveHead(Head):
         cutoffs: Sequence[int] | None = None,
         div_value: float = 4.0,
         order: Tensor | None = None,
-        validate: bool | None = None,
+        validate: bool = False,
     ) -> None:
         super().__init__(in_features, num_classes, validate)
         if cutoffs is None:

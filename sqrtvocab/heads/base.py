@@ -39,12 +39,12 @@ class Head(nn.Module, ABC):
     Args:
         in_features: d, the width of the hidden state.
         num_classes: V.
-        validate: check that targets lie in [0, V) and raise an IndexError with the range observed. By default
-            this is done where it is free: on the CPU. On CUDA it costs a synchronisation; without it an
-            asynchronous device assertion guards the range, as it does in a compiled graph.
+        validate: on every device raise an IndexError with the range observed when a target lies outside
+            [0, V). On the CPU this is always done; on CUDA it costs a synchronisation, and without it an
+            asynchronous device assertion guards the range, as in a compiled graph.
     """
 
-    def __init__(self, in_features: int, num_classes: int, validate: bool | None = None) -> None:
+    def __init__(self, in_features: int, num_classes: int, validate: bool = False) -> None:
         super().__init__()
         if in_features < 1:
             raise ValueError(f"in_features must be at least 1, got {in_features}")
@@ -242,18 +242,15 @@ class Head(nn.Module, ABC):
         """Targets [N], the ignored ones already replaced, must lie in [0, V)."""
         if target.numel() == 0 or target.is_meta:
             return
-        if torch.compiler.is_compiling() or isinstance(target, FakeTensor):
-            look = False
-        else:
-            look = target.device.type == "cpu" if self.validate is None else self.validate
-        if look:
+        concrete = not (torch.compiler.is_compiling() or isinstance(target, FakeTensor))
+        if concrete and (self.validate or target.device.type == "cpu"):
             low, high = (int(bound) for bound in target.aminmax())
             if low < 0 or high >= self.num_classes:
                 raise IndexError(
                     f"target must lie in [0, {self.num_classes}) or equal ignore_index; "
                     f"observed values from {low} to {high}"
                 )
-        elif self.validate is not False and target.device.type in ("cpu", "cuda"):
+        elif target.device.type in ("cpu", "cuda"):  # others have no such assertion
             inside = ((target >= 0) & (target < self.num_classes)).all()
             torch._assert_async(inside, f"target must lie in [0, {self.num_classes}) or equal ignore_index")
 

@@ -33,7 +33,7 @@ class FlatHead(Head):
         bias: bool = True,
         chunk_size: int | None = None,
         weight: nn.Parameter | None = None,
-        validate: bool | None = None,
+        validate: bool = False,
     ) -> None:
         super().__init__(in_features, num_classes, validate)
         if chunk_size is not None and chunk_size < 1:

@@ -36,7 +36,7 @@ class GroupedHead(TwoLevelHead):
         num_groups: int | None = None,
         partition: Partition | None = None,
         modulation: str = "scale-shift",
-        validate: bool | None = None,
+        validate: bool = False,
     ) -> None:
         super().__init__(in_features, num_classes, num_groups, partition, validate)
         if modulation not in MODULATIONS:

@@ -44,7 +44,7 @@ class GroupedLinearHead(TwoLevelHead):
         partition: Partition | None = None,
         weight: nn.Parameter | None = None,
         kernel: str = "auto",
-        validate: bool | None = None,
+        validate: bool = False,
     ) -> None:
         super().__init__(in_features, num_classes, num_groups, partition, validate)
         if kernel not in ("auto", "grouped_mm", "loop"):

@@ -30,7 +30,7 @@ class TwoLevelHead(Head):
         num_classes: int,
         num_groups: int | None = None,
         partition: Partition | None = None,
-        validate: bool | None = None,
+        validate: bool = False,
     ) -> None:
         super().__init__(in_features, num_classes, validate)
         if partition is None:

@@ -1,0 +1,81 @@
+"""The pictures in TensorBoard: validation images with what the model sees in them, and confusion matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from shapesgen.attributes import AttributeSpace
+
+CONFUSED = ("shape", "pattern", "rotation", "colour")
+_COLUMNS = 4
+
+
+def example_grid(
+    images: npt.NDArray[np.uint8],
+    target: npt.NDArray[np.int64],
+    predicted: npt.NDArray[np.int64],
+    space: AttributeSpace,
+) -> Figure:
+    """Images [N, H, W, 3] captioned with their attributes; a mistaken one reads "predicted, not true" in
+    red."""
+    rows = -(-len(images) // _COLUMNS)
+    # Figure, not pyplot: no global state, nothing to close, no display needed.
+    figure = Figure(figsize=(2.6 * _COLUMNS, 2.5 * rows), layout="constrained")
+    axes = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()
+    for axis in axes:
+        axis.set_axis_off()
+    for axis, image, true, guess in zip(axes, images, target, predicted, strict=False):
+        axis.imshow(np.pad(image, ((0, 0), (0, 130), (0, 0)), constant_values=255))  # room for the caption
+        frame = "seagreen" if true == guess else "crimson"
+        axis.add_patch(Rectangle((0, 0), 99, 99, fill=False, linewidth=1.5, edgecolor=frame))
+        pairs = zip(space.describe(int(true)).items(), space.describe(int(guess)).values(), strict=True)
+        for line, ((name, is_), seen) in enumerate(pairs):
+            wrong = is_ != seen
+            axis.text(
+                104,
+                7 + 12.5 * line,
+                f"✗ {seen}, not {is_}" if wrong else _worded(name, is_),
+                fontsize=7,
+                color="crimson" if wrong else "dimgrey",
+                weight="bold" if wrong else "normal",
+                verticalalignment="center",
+            )
+    return figure
+
+
+def confusion_figure(
+    name: str, target: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], space: AttributeSpace
+) -> Figure:
+    """The confusion matrix of attribute `name` for classes [N] and predicted classes [N]; rows (truth) sum to
+    1."""
+    from sklearn.metrics import (
+        ConfusionMatrixDisplay,
+        confusion_matrix,
+    )  # 2 s, which only one rank need spend
+
+    column = space.names.index(name)
+    labels = space.options[name]
+    matrix = confusion_matrix(
+        space.decode(target)[:, column],
+        space.decode(predicted)[:, column],
+        labels=range(len(labels)),
+        normalize="true",
+    )
+    side = 2.2 + 0.42 * len(labels)
+    figure = Figure(figsize=(side + 0.6, side), layout="constrained")
+    axis = figure.subplots()
+    ConfusionMatrixDisplay(matrix, display_labels=labels).plot(
+        ax=axis, cmap="Blues", values_format=".2f", xticks_rotation="vertical", text_kw={"fontsize": 7}
+    )
+    axis.images[0].set_clim(0, 1)
+    axis.set(title=name, xlabel="predicted", ylabel="true")
+    return figure
+
+
+def _worded(name: str, option: str) -> str:
+    """An option as a reader understands it without its column: "0.5" alone could be anything."""
+    words = {"rotation": f"{option}°", "texture": f"texture {option}", "opacity": f"opacity {option}"}
+    return words.get(name, f"{option} border" if name == "border" else option)

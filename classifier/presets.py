@@ -1,0 +1,32 @@
+"""Named settings: what each is for, its command, how long it takes and what to expect of it."""
+
+from __future__ import annotations
+
+from classifier.config import TrainConfig
+
+PRESETS: dict[str, TrainConfig] = {
+    # The paper's run: 184,320 classes, 10 epochs, batch 64, accumulation 4, Adam 1e-3. 57,600 steps: meant
+    # for a GPU. On two CPU cores add --max-minutes 30 --eval-every 100 and watch it begin to learn.
+    #   train_classifier
+    "paper": TrainConfig(),
+    # The paper's claim in miniature: 960 classes (8 shapes, 2 patterns, 12 colours, 5 sizes), 7,680 images
+    # seen. About a minute on two free CPU cores.
+    #   train_classifier --preset quickstart                  # accuracy about XX %
+    #   train_classifier --preset quickstart --head flat      # accuracy about XX %
+    "quickstart": TrainConfig(
+        preset="quickstart",
+        only=(
+            "pattern=solid,striped",
+            "rotation=0",
+            "texture=none",
+            "opacity=1.0",
+            "border=solid",
+        ),
+        max_steps=240,
+        batch_size=32,
+        accumulate=1,
+        schedule="cosine",
+        eval_every=60,
+        eval_images=480,
+    ),
+}

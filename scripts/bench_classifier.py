@@ -1,0 +1,170 @@
+"""What a training step of the classifier costs: waiting for images, and the head, at 184,320 classes.
+
+    python scripts/bench_classifier.py                 # about three minutes on two CPU cores
+    python scripts/bench_classifier.py --json out.json
+
+What is compared is timed alternately in one process, and medians are reported, so that other work on the
+machine disturbs all sides alike.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+import tyro
+from torch import Tensor
+
+from classifier.cnn import EMBEDDING, Classifier, make_classifier, make_partition
+from classifier.config import TrainConfig
+from classifier.data import image_batches, open_images
+from sqrtvocab import make_head
+from sqrtvocab.training import BatchPlan, Runtime, open_runtime, share_of_mean
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Timing(NamedTuple):
+    """Seconds of a step, and those of them spent waiting for images."""
+
+    total: float
+    waited: float
+
+
+@dataclass
+class Args:
+    """What a training step of the classifier costs."""
+
+    rounds: int = 9
+    """How often every candidate is timed."""
+    batch_size: int = 64
+    """Images of a micro-batch."""
+    accumulate: int = 4
+    """Micro-batches of a step."""
+    device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
+    """Where to compute."""
+    workers: int | None = None
+    """Processes that draw images; the trainer's default unless given."""
+    json: Path | None = None
+    """Write the figures to this file."""
+
+
+class Learner:
+    """A model with its optimiser, and the trainer's step."""
+
+    def __init__(self, model: Classifier, runtime: Runtime) -> None:
+        self.model, self.runtime = model.to(runtime.device).train(), runtime
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+        self.scaler = runtime.scaler()
+
+    def step(self, batches: Iterable[Batch], items: int) -> Timing:
+        """One optimiser step, as the trainer takes it."""
+        began, waited, batches = time.perf_counter(), 0.0, iter(batches)
+        while True:
+            asked = time.perf_counter()
+            batch = next(batches, None)
+            waited += time.perf_counter() - asked
+            if batch is None:
+                break
+            images, target = (part.to(self.runtime.device, non_blocking=True) for part in batch)
+            with self.runtime.autocast():
+                loss = self.model(images, target % self.model.head.num_classes, reduction="sum").loss
+            self.scaler.scale(share_of_mean(loss, items, self.runtime)).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.runtime.device.type == "cuda":
+            torch.cuda.synchronize()
+        return Timing(time.perf_counter() - began, waited)
+
+
+def interleaved(candidates: dict[str, Callable[[], Timing]], rounds: int) -> dict[str, list[Timing]]:
+    """Call every candidate once to warm up, then all in turn, `rounds` times."""
+    for call in candidates.values():
+        call()
+    timings: dict[str, list[Timing]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, call in candidates.items():
+            timings[name].append(call())
+    return timings
+
+
+def bench_images(args: Args, runtime: Runtime) -> tuple[dict[str, float], list[Batch]]:
+    """Images drawn while training, against images that are all there. Returns some images, too."""
+    config = TrainConfig(workers=args.workers)
+    images = open_images(config, "train")
+    plan = BatchPlan(len(images), args.batch_size, args.accumulate, seed=0)
+    items, workers = plan.effective_batch, config.num_workers(runtime.device.type, 1)
+    loader = iter(image_batches(images, plan.batches(0, plan.steps_per_epoch), workers, runtime))
+    ready = [next(loader) for _ in range(args.accumulate)]
+    learner = Learner(make_classifier("grouped", make_partition(config.space(), "aligned", None, 0)), runtime)
+
+    def drawn() -> Timing:
+        for _ in range(4 * workers):  # those drawn ahead while the other candidate was being timed
+            next(loader)
+        return learner.step((next(loader) for _ in range(args.accumulate)), items)
+
+    timings = interleaved({"drawn": drawn, "ready": lambda: learner.step(ready, items)}, args.rounds)
+    seconds = {name: statistics.median(timing.total for timing in rows) for name, rows in timings.items()}
+    figures = {
+        "workers": workers,
+        "images_per_s": items / seconds["drawn"],
+        "images_per_s_ready": items / seconds["ready"],
+        "throughput_ratio": seconds["ready"] / seconds["drawn"],
+        "data_wait_fraction": statistics.median(timing.waited / timing.total for timing in timings["drawn"]),
+    }
+    print(f"{figures['images_per_s']:8.1f} images/s drawn on the fly by {workers} worker(s)")
+    print(f"{figures['images_per_s_ready']:8.1f} images/s made beforehand")
+    print(f"{figures['throughput_ratio']:8.3f} throughput ratio (goal: at least 0.95)")
+    print(f"{figures['data_wait_fraction']:8.2%} of the time spent waiting for images (goal: under 2 %)\n")
+    return figures, ready
+
+
+def bench_heads(args: Args, runtime: Runtime, batches: list[Batch]) -> dict[str, dict[str, float]]:
+    """A step with the grouped and the flat head over all classes, against a 10-class linear head."""
+    space = TrainConfig().space()
+    partition = make_partition(space, "aligned", None, 0)
+    items = args.batch_size * args.accumulate
+    models = {
+        "linear, 10 classes": Classifier(make_head("flat", EMBEDDING, 10)),
+        f"grouped, {space.num_classes:,} classes": make_classifier("grouped", partition),
+        f"flat, {space.num_classes:,} classes": make_classifier("flat", partition),
+    }
+    learners = {name: Learner(model, runtime) for name, model in models.items()}
+    timings = interleaved(
+        {name: partial(learner.step, batches, items) for name, learner in learners.items()}, args.rounds
+    )
+    base = timings["linear, 10 classes"]
+    figures = {}
+    for name, rows in timings.items():
+        seconds = statistics.median(timing.total for timing in rows)
+        ratio = statistics.median(one.total / other.total for one, other in zip(rows, base, strict=True))
+        figures[name] = {"seconds": seconds, "ratio": ratio}
+        print(f"{name:<26}{seconds:8.3f} s a step of {items} images, {ratio:.3f}x")
+    return figures
+
+
+def main(args: Args) -> None:
+    with open_runtime(args.device, "auto", seed=0) as runtime:
+        print(runtime.describe())
+        images, batches = bench_images(args, runtime)
+        heads = bench_heads(args, runtime, batches)
+        document = {
+            "runtime": runtime.describe(),
+            "torch": torch.__version__,
+            "images": images,
+            "step": heads,
+        }
+    if args.json is not None:
+        args.json.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

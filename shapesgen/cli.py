@@ -1,0 +1,315 @@
+"""The `shapesgen` command. What is heavy is imported by the command that needs it, so that help is quick."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from tyro.conf import Positional, UseAppendAction, arg, subcommand
+
+from shapesgen.attributes import ATTRIBUTES, AttributeSpace, check_attribute
+from shapesgen.choices import Format, RotationCue, Sampling
+from shapesgen.errors import DamagedShardError, SettingsError, WriteError
+
+if TYPE_CHECKING:
+    from shapesgen.recipe import Recipe
+
+Only = UseAppendAction[tuple[str, ...]]
+
+
+@dataclass
+class Render:
+    """Write the image set to disk. Run again after an interruption, it goes on where it was.
+
+    By default all 184,320 classes with 10 images each, split 8/1/1 into train, validation and test.
+    """
+
+    out: Annotated[Path, arg(metavar="DIR")]
+    """Folder to write to."""
+    only: Annotated[Only, arg(metavar="ATTRIBUTE=OPTION,...")] = ()
+    """Keep only these options of an attribute, for instance shape=circle,star. Can be given several times.
+    Labels are numbered from 0 within what is kept."""
+    classes: Annotated[str | None, arg(metavar="A:B")] = None
+    """Only the classes A to B - 1. They keep their labels."""
+    images_per_class: Annotated[int, arg(metavar="N")] = 10
+    """Images of each class, over all splits."""
+    sampling: Sampling = "balanced"
+    """balanced: the same number of images for every class. random: every attribute of every image is drawn
+    independently, as in the paper, so that the numbers vary around it."""
+    seed: Annotated[int, arg(metavar="N")] = 0
+    """Another seed gives other positions, noise and order."""
+    rotation_cue: RotationCue = "notch"
+    """notch: cut a small notch at the foot of every shape. none: nothing; a third of the classes then cannot
+    be told apart (see `shapesgen ceiling`)."""
+    format: Format = "parquet"
+    """folder is for at most 100,000 images."""
+    workers: Annotated[int | None, arg(metavar="N")] = None
+    """Processes. By default as many as there are cores."""
+    part: Annotated[str, arg(metavar="I/N")] = "1/1"
+    """Write only part I of N, for an array of machines that share the folder, or whose folders are merged."""
+    overwrite: bool = False
+    """Delete the set in the folder and begin afresh."""
+
+    def run(self) -> int:
+        from shapesgen.layout import shards_of
+        from shapesgen.writer import write_set
+
+        workers = _workers(self.workers)
+        part = _pair("--part", "I/N", "/", self.part)
+        if not 1 <= part[0] <= part[1]:
+            raise SettingsError(f"--part must be I/N with 1 <= I <= N, got {self.part}")
+        if self.overwrite and part != (1, 1):
+            raise SettingsError("--overwrite would delete what the other parts write; leave out --part or it")
+        recipe = self._recipe()
+        done = write_set(
+            recipe, self.out, self.format, workers, part, self.overwrite, progress=sys.stderr.isatty()
+        )
+        kept = f" ({done.kept:,} were there already)" if done.kept else ""
+        rate = (done.images - done.kept) / done.seconds
+        print(
+            f"{done.images:,} images{kept}, {done.bytes / 1e6:,.1f} MB in {self.out}, {done.seconds:.1f} s, "
+            f"{rate:,.0f} images/s, {done.bytes / max(done.images, 1):,.0f} bytes an image"
+        )
+        if done.missing:
+            print(
+                f"{done.missing} of {len(shards_of(recipe))} shards are still to come from other parts; "
+                "the part that finishes last writes the manifest"
+            )
+        return 0
+
+    def _recipe(self) -> Recipe:
+        from shapesgen.recipe import Recipe
+
+        classes = None if self.classes is None else _pair("--classes", "A:B", ":", self.classes)
+        with _naming_flags():
+            return Recipe(
+                space=_space(self.only),
+                classes=classes,
+                images_per_class=self.images_per_class,
+                sampling=self.sampling,
+                seed=self.seed,
+                rotation_cue=self.rotation_cue,
+            )
+
+
+@dataclass
+class Verify:
+    """Check every shard of a set: present, readable, labels and pixels as in its manifest."""
+
+    dir: Positional[Path]
+    """Folder of the set."""
+    workers: Annotated[int | None, arg(metavar="N")] = None
+    """Processes. By default as many as there are cores."""
+
+    def run(self) -> int:
+        from shapesgen.layout import read_manifest
+        from shapesgen.verifier import verify_set
+
+        problems = verify_set(self.dir, _workers(self.workers), progress=sys.stderr.isatty())
+        recipe, _, records = read_manifest(self.dir)
+        if not problems:
+            print(f"{recipe.num_images:,} images in {len(records)} shards: all as in the manifest")
+            return 0
+        for problem in problems:
+            print(problem, file=sys.stderr)
+        print(
+            f"{len(problems)} of {len(records)} shards are damaged; "
+            f"`shapesgen render --out {self.dir}` with the same settings writes just these again",
+            file=sys.stderr,
+        )
+        return 1
+
+
+@dataclass
+class Describe:
+    """Print the attributes of classes, or the class with given attributes."""
+
+    class_id: Positional[tuple[int, ...]] = ()
+    """Ids to describe."""
+    shape: str | None = None
+    """With all eight attributes: print the id of that class."""
+    pattern: str | None = None
+    rotation: str | None = None
+    colour: str | None = None
+    size: str | None = None
+    texture: str | None = None
+    opacity: str | None = None
+    border: str | None = None
+    only: Annotated[Only, arg(metavar="ATTRIBUTE=OPTION,...")] = ()
+    """Number the classes within these options, as `render --only` does."""
+
+    def run(self) -> int:
+        space = _space(self.only)
+        given = {name: value for name in ATTRIBUTES if (value := getattr(self, name)) is not None}
+        if bool(given) == bool(self.class_id):
+            raise SettingsError("give either class ids or the eight attributes, --shape to --border")
+        try:
+            if given:
+                print(space.class_id(**given))
+                return 0
+            for class_id in self.class_id:
+                attributes = " ".join(f"{name}={option}" for name, option in space.describe(class_id).items())
+                full = f" (full id {space.full_ids(class_id)})" if self.only else ""
+                print(f"{class_id}{full}: {attributes}")
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        return 0
+
+
+@dataclass
+class Ceiling:
+    """Find the highest accuracy that any classifier can reach, by rendering every class."""
+
+    only: Annotated[Only, arg(metavar="ATTRIBUTE=OPTION,...")] = ()
+    """Only the classes with these options; see `render`."""
+    rotation_cue: RotationCue = "notch"
+    """See `render`."""
+
+    def run(self) -> int:
+        from shapesgen.ceiling import ceiling
+
+        best = ceiling(_space(self.only), self.rotation_cue, progress=sys.stderr.isatty())
+        print(f"{best.num_classes:,} classes, {best.distinct:,} of them distinct")
+        print(f"highest accuracy  {best.overall:7.2%}")
+        for name, share in best.by_attribute.items():
+            print(f"  {name:15} {share:7.2%}")
+        return 0
+
+
+@dataclass
+class Preview:
+    """Draw a contact sheet: all shapes, or the instances of some classes, or what a folder holds."""
+
+    out: Annotated[Path, arg(metavar="FILE.png")]
+    """Picture to write."""
+    class_id: UseAppendAction[tuple[int, ...]] = ()
+    """Show instances of this class. Can be given several times."""
+    dir: Annotated[Path | None, arg(metavar="DIR")] = None
+    """Show the first images of the set in this folder."""
+    only: Annotated[Only, arg(metavar="ATTRIBUTE=OPTION,...")] = ()
+    """Only these options; see `render`."""
+    seed: Annotated[int, arg(metavar="N")] = 0
+    """See `render`."""
+    rotation_cue: RotationCue = "notch"
+    """See `render`."""
+
+    def run(self) -> int:
+        from shapesgen import preview
+        from shapesgen.recipe import Recipe
+
+        if self.dir is not None:
+            if self.class_id or self.only:
+                raise SettingsError("--dir shows a folder as it is; leave out --class-id and --only")
+            recipe, rows = preview.from_folder(self.dir)
+            title = f"{self.dir}: {recipe.num_images:,} images of {recipe.space.num_classes:,} classes"
+        else:
+            with _naming_flags():
+                recipe = Recipe(space=_space(self.only), seed=self.seed, rotation_cue=self.rotation_cue)
+            title = f"shapesgen: {recipe.space.num_classes:,} classes, rotation cue {self.rotation_cue}"
+            try:
+                rows = preview.instances(recipe, self.class_id) if self.class_id else preview.overview(recipe)
+            except ValueError as error:
+                raise SettingsError(f"--class-id: {error}") from None
+        try:
+            preview.sheet(title, rows).save(self.out)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"--out {self.out}: {error}") from None
+        print(self.out)
+        return 0
+
+
+def _space(only: Sequence[str]) -> AttributeSpace:
+    kept: dict[str, list[str]] = {}
+    try:
+        for item in only:
+            name, equals, options = item.partition("=")
+            if not equals:
+                raise ValueError(f"expected ATTRIBUTE=OPTION,... got {item!r}")
+            check_attribute(name)
+            kept.setdefault(name, []).extend(options.split(","))
+        return AttributeSpace.only(kept)
+    except ValueError as error:
+        raise SettingsError(f"--only: {error}") from None
+
+
+def _workers(workers: int | None) -> int:
+    if workers is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return cores or 1
+    if workers < 1:
+        raise SettingsError(f"--workers must be at least 1, got {workers}")
+    return workers
+
+
+def _pair(flag: str, form: str, separator: str, text: str) -> tuple[int, int]:
+    match = re.fullmatch(rf"(\d+){separator}(\d+)", text)
+    if match is None:
+        raise SettingsError(f"{flag} must be {form}, got {text!r}")
+    return int(match[1]), int(match[2])
+
+
+@contextlib.contextmanager
+def _naming_flags() -> Iterator[None]:
+    """Turn `images_per_class must be ...` into `--images-per-class must be ...`."""
+    try:
+        yield
+    except ValueError as error:
+        field, _, rest = str(error).partition(" ")
+        raise SettingsError(f"--{field.replace('_', '-')} {rest}") from None
+
+
+Command = (
+    Annotated[Render, subcommand("render")]
+    | Annotated[Verify, subcommand("verify")]
+    | Annotated[Preview, subcommand("preview")]
+    | Annotated[Describe, subcommand("describe")]
+    | Annotated[Ceiling, subcommand("ceiling")]
+)
+
+
+def _parse(arguments: Sequence[str] | None) -> Render | Verify | Preview | Describe | Ceiling:
+    """tyro's answer to bad arguments is a box of many lines; say the same in one."""
+    message = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(message):
+            return tyro.cli(
+                Command,
+                args=arguments,
+                prog="shapesgen",
+                description="The procedural image set of 184,320 classes: write, check, see and measure it.",
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as end:
+        if end.code:
+            inside = [line.strip("│ ") for line in message.getvalue().splitlines() if line.startswith("│")]
+            sections = re.split(r" ─{3,} ", " ".join(inside))  # what is wrong, help for the flag, see --help
+            text = "; ".join(" ".join(section.split()) for section in sections if "helptext:" not in section)
+            raise SettingsError(text or message.getvalue()) from None
+        raise
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. Returns 0, 1 for a failed run or check, 2 for bad input, 130 after Ctrl-C."""
+    try:
+        return _parse(arguments).run()
+    except SettingsError as error:
+        print(f"shapesgen: {error}", file=sys.stderr)
+        return 2
+    except (WriteError, DamagedShardError) as error:
+        print(f"shapesgen: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("shapesgen: stopped; finished shards are kept, run again to go on", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Map-style torch datasets. torch is imported when the first tensor is asked for, not before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shapesgen.attributes import AttributeSpace, IntArray
+from shapesgen.choices import RotationCue, Sampling, Split
+from shapesgen.recipe import Recipe, check_split
+from shapesgen.renderer import Images
+
+
+class ClassNames(Sequence[str]):
+    """The names of all classes of a space, made when asked for."""
+
+    def __init__(self, space: AttributeSpace) -> None:
+        self._space = space
+
+    def __len__(self) -> int:
+        return self._space.num_classes
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"class {index} of {len(self)}")
+        return self._space.class_name(index % len(self))
+
+
+class MapStyle:
+    """What both datasets share: samples, batches and transforms on top of `batch`."""
+
+    recipe: Recipe
+    split: Split
+
+    def __init__(
+        self, transform: Callable[[Any], Any] | None, target_transform: Callable[[int], Any] | None
+    ) -> None:
+        self.transform = transform
+        self.target_transform = target_transform
+
+    def __len__(self) -> int:
+        return self.recipe.size(self.split)
+
+    def batch(self, indices: npt.ArrayLike) -> tuple[Images, IntArray]:
+        """Images [N, 100, 100, 3] uint8 and labels [N] int64 of `indices` [N], without transforms."""
+        raise NotImplementedError
+
+    @property
+    def space(self) -> AttributeSpace:
+        return self.recipe.space
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Class names by label."""
+        return ClassNames(self.space)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """(image, label). With a `transform` the image is what it makes of a PIL image, as in torchvision;
+        without one, a uint8 tensor [3, 100, 100], ready to be collated."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"{self.split} has images 0..{len(self) - 1}, got {index}")
+        return self.__getitems__([index % len(self)])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
+        """The samples of a whole batch at once; DataLoader calls this by itself."""
+        images, labels = self.batch(indices)
+        targets = labels.tolist()
+        if self.target_transform is not None:
+            targets = [self.target_transform(label) for label in targets]
+        if self.transform is None:
+            import torch
+
+            samples: Any = torch.from_numpy(images).permute(0, 3, 1, 2)  # [N, 3, 100, 100]
+        else:
+            from PIL import Image
+
+            samples = [self.transform(Image.fromarray(image)) for image in images]
+        return list(zip(samples, targets, strict=True))
+
+
+class ShapesDataset(MapStyle):
+    """The images of a split, rendered when asked for: no files, and faster than decoding them.
+
+    The images are those that `shapesgen render` writes with the same settings, in another order: here the
+    images of a class follow each other, so let the DataLoader shuffle.
+    """
+
+    def __init__(
+        self,
+        split: Split = "train",
+        space: AttributeSpace | None = None,
+        images_per_class: int = 10,
+        seed: int = 0,
+        rotation_cue: RotationCue = "notch",
+        sampling: Sampling = "balanced",
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+    ) -> None:
+        """Raises ValueError for settings out of range, and for a split that would be empty."""
+        super().__init__(transform, target_transform)
+        self.split = check_split(split)
+        self.recipe = Recipe(
+            space=space if space is not None else AttributeSpace.full(),
+            images_per_class=images_per_class,
+            sampling=sampling,
+            seed=seed,
+            rotation_cue=rotation_cue,
+        )
+        if not len(self):
+            raise ValueError(f"images_per_class={images_per_class} leaves none for {split}; use at least 3")
+
+    def batch(self, indices: npt.ArrayLike) -> tuple[Images, IntArray]:
+        class_ids, instances = self.recipe.locate(self.split, np.asarray(indices))
+        return self.recipe.render(class_ids, instances), class_ids

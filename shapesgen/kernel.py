@@ -1,0 +1,406 @@
+"""The drawing kernel: integer arithmetic only, so that every machine and compiler draws the same bytes.
+
+Positions are in 1/16 px and directions have 10 fractional bits; distances are kept in 1/256 px and weights
+(coverage, opacity, mixing) run from 0 to 256. Every intermediate fits an int32.
+
+What keeps it fast: an image touches only the shape's bounding box; each step is a short loop over one row,
+taken as a slice before the loop, that LLVM can vectorise; `int32(...)` around the expressions undoes numba's
+promotion to 64 bits, which would halve the vector width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from shapesgen.attributes import OPTIONS
+
+SIDE = 100  # px
+CENTRE = 8 * SIDE  # the middle of the canvas, in 1/16 px
+
+# Per size, in px. A huge shape moved by 4 px of jitter stays inside the canvas.
+RADIUS = (14, 21, 28, 36, 44)  # of the circumscribed circle
+PERIOD = (7, 9, 11, 13, 15)  # of the patterns: wide enough to be seen on tiny shapes
+BORDER = (1.5, 2.5, 3, 4, 5)
+NOTCH_WIDTH = (4, 5, 7, 8, 10)
+NOTCH_DEPTH = (4, 6, 8, 10, 12)
+
+PALETTE = {
+    "red": (226, 30, 40),
+    "green": (25, 155, 40),
+    "blue": (35, 80, 225),
+    "yellow": (255, 222, 20),
+    "purple": (115, 40, 175),
+    "orange": (248, 118, 0),
+    "pink": (255, 125, 180),
+    "brown": (125, 70, 25),
+    "cyan": (0, 190, 240),
+    "magenta": (220, 0, 190),
+    "lime": (140, 225, 0),
+    "teal": (0, 112, 130),
+}
+
+CIRCLE, SQUARE, TRIANGLE, PENTAGON, HEXAGON, OCTAGON, STAR, CROSS = range(8)
+SOLID, STRIPED, DOTTED, CHECKERED = range(4)
+
+# Shapes bounded by straight edges: the directions of their outward normals at rotation 0, in degrees
+# clockwise from the right, and the distance of the edges from the centre as a share of the circumradius.
+# Where edges come in parallel pairs one of each pair is listed. A star is the five lines of a pentagram.
+EDGES: dict[int, tuple[tuple[int, ...], float]] = {
+    SQUARE: ((0, 90), math.cos(math.pi / 4)),
+    TRIANGLE: ((90, 210, 330), math.cos(math.pi / 3)),
+    PENTAGON: ((90, 162, 234, 306, 18), math.cos(math.pi / 5)),
+    HEXAGON: ((90, 150, 30), math.cos(math.pi / 6)),
+    OCTAGON: ((0, 90, 45, 135), math.cos(math.pi / 8)),
+    STAR: ((270, 342, 54, 126, 198), math.cos(2 * math.pi / 5)),
+}
+# As a share of the circumradius; the corners lie on the circle.
+CROSS_REACH, CROSS_HALF_WIDTH = math.cos(math.radians(20)), math.sin(math.radians(20))
+
+# The corners, in degrees at rotation 0.
+CORNERS: dict[int, tuple[float, ...]] = {
+    SQUARE: (45, 135, 225, 315),
+    TRIANGLE: (30, 150, 270),
+    PENTAGON: (54, 126, 198, 270, 342),
+    HEXAGON: (0, 60, 120, 180, 240, 300),
+    OCTAGON: (22.5, 67.5, 112.5, 157.5, 202.5, 247.5, 292.5, 337.5),
+    STAR: (54, 126, 198, 270, 342),
+    CROSS: (20, 70, 110, 160, 200, 250, 290, 340),
+}
+
+# How far down the outline reaches straight below the centre, where the notch is cut. At rotation 0 every
+# shape has an edge there, and the star a concave corner.
+BOTTOM = {shape: distance for shape, (_, distance) in EDGES.items()} | {
+    CIRCLE: 1.0,
+    STAR: math.cos(2 * math.pi / 5) / math.cos(math.pi / 5),
+    CROSS: CROSS_REACH,
+}
+
+
+def _direction(degrees: float, scale: float = 1024) -> tuple[int, int]:
+    """The direction as integers. Rounding is odd-symmetric, so a regular polygon turned onto itself keeps
+    exactly its normals, and classes that look the same are the same to the byte."""
+    angle = math.radians(degrees)
+    return round(scale * math.cos(angle)), round(scale * math.sin(angle))
+
+
+def _normals() -> npt.NDArray[np.int32]:
+    table = np.zeros((8, 6, 5, 2), np.int32)
+    for shape, (degrees, _) in EDGES.items():
+        for rotation in range(6):
+            table[shape, rotation, : len(degrees)] = [_direction(d + 60 * rotation) for d in degrees]
+    return table
+
+
+def _boxes() -> npt.NDArray[np.int32]:
+    table = np.zeros((8, 6, 5, 4), np.int32)
+    for shape, rotation, size in np.ndindex(8, 6, 5):
+        reach = 16 * RADIUS[size]
+        corners = [_direction(c + 60 * rotation, reach) for c in CORNERS.get(shape, ())]
+        x, y = zip(*corners, strict=True) if corners else ((-reach, reach), (-reach, reach))
+        table[shape, rotation, size] = min(x), max(x), min(y), max(y)
+    return table
+
+
+def _per_size(shares: list[float], unit: int) -> npt.NDArray[np.int32]:
+    return np.array([[round(unit * share * radius) for radius in RADIUS] for share in shares], np.int32)
+
+
+_NORMALS = _normals()  # [shape, rotation, edge, xy]
+_BOXES = _boxes()  # [shape, rotation, size, (left, right, top, bottom)], in 1/16 px
+_NUM_EDGES = np.array([len(EDGES[s][0]) if s in EDGES else 0 for s in range(8)], np.int32)
+_EDGE_DISTANCE = _per_size([EDGES[s][1] if s in EDGES else 0 for s in range(8)], 16384)  # [shape, size]
+_CROSS = _per_size([CROSS_REACH, CROSS_HALF_WIDTH], 256)  # [2, size]
+_BOTTOM = _per_size([BOTTOM[s] for s in range(8)], 256)  # [shape, size]
+_RADIUS = np.array(RADIUS, np.int32)
+_PERIOD = np.array(PERIOD, np.int32)
+_BORDER = np.array([round(256 * width) for width in BORDER], np.int32)
+_NOTCH_WIDTH = np.array(NOTCH_WIDTH, np.int32)
+_NOTCH_DEPTH = np.array(NOTCH_DEPTH, np.int32)
+_AXIS = np.array([_direction(60 * r) for r in range(6)], np.int32)  # [rotation, xy], the local x axis
+# The same scaled so that one period of the pattern counts 65536.
+_PATTERN_AXIS = np.array([[_direction(60 * r, 4096 / p) for r in range(6)] for p in PERIOD], np.int32)
+_OPACITY = np.array([round(256 * float(o)) for o in OPTIONS["opacity"]], np.int32)
+# Of each colour: the fill; its tint for stripes, dots and checks; its shade for the border. Being darker than
+# the fill, the border is what tells a low opacity from a pale colour.
+_FILL = np.array([PALETTE[name] for name in OPTIONS["colour"]], np.int32)
+_COLOURS = np.stack([_FILL, 255 - (255 - _FILL) // 4, _FILL * 5 // 16], axis=1)  # [colour, 3, rgb]
+# Where dashes begin and end within an eighth of a turn. The coarse ones have no middle dash.
+_DASH_ANGLES = np.array(
+    [_direction(a) for a in (5.625, 16.875, 28.125, 39.375, 11.25, 33.75, 11.25, 33.75)], np.int32
+)
+
+int32 = np.int32
+uint32 = np.uint32
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """`numba.njit`, cached on disk if there is any folder to write it to."""
+    try:
+        return numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # neither the package nor the home is writable: compile once per process
+        return numba.njit(nogil=True)(function)
+
+
+@compiled
+def _weight(value):
+    return int32(min(max(value, int32(0)), int32(256)))
+
+
+@compiled
+def _circle(dist, left, dy, radius):
+    # sqrt(r^2 + e) - r = t - t^2 / 2r + ... with t = e / 2r: no square root, and exact where it is seen.
+    square = int32(int32(dy * dy) - int32(256 * radius * radius))
+    limit = int32(4096 * radius)
+    inverse = int32(32768 // radius)
+    for i in range(dist.size):
+        dx = int32(left + 16 * i)
+        excess = int32(min(max(int32(int32(dx * dx) + square), int32(-limit)), limit))
+        t = int32(int32(excess * inverse) >> 16)
+        dist[i] = int32(t - int32(int32(int32(int32(t * t) >> 8) * inverse) >> 16))
+
+
+@compiled
+def _polygon(dist, normals, left, dy, distance, paired):
+    for i in range(dist.size):
+        dist[i] = int32(-(1 << 30))
+    for e in range(normals.shape[0]):
+        nx = normals[e, 0]
+        start = int32(int32(nx * left) + int32(normals[e, 1] * dy))
+        step = int32(16 * nx)
+        if paired:
+            for i in range(dist.size):
+                along = int32(start + int32(step * int32(i)))
+                dist[i] = max(dist[i], int32(abs(along)))
+        else:
+            for i in range(dist.size):
+                dist[i] = max(dist[i], int32(start + int32(step * int32(i))))
+    for i in range(dist.size):
+        dist[i] = int32(int32(dist[i] - distance) >> 6)
+
+
+@compiled
+def _star(dist, largest, normals, left, dy, distance):
+    # A point of the star is inside at least four of the five lines: the second largest distance decides.
+    for i in range(dist.size):
+        dist[i] = int32(-(1 << 30))
+        largest[i] = int32(-(1 << 30))
+    for e in range(normals.shape[0]):
+        nx = normals[e, 0]
+        start = int32(int32(nx * left) + int32(normals[e, 1] * dy))
+        step = int32(16 * nx)
+        for i in range(dist.size):
+            along = int32(start + int32(step * int32(i)))
+            dist[i] = max(dist[i], min(largest[i], along))
+            largest[i] = max(largest[i], along)
+    for i in range(dist.size):
+        dist[i] = int32(int32(dist[i] - distance) >> 6)
+
+
+@compiled
+def _cross(dist, axis_x, axis_y, left, dy, reach, half_width):
+    u0 = int32(int32(axis_x * left) + int32(axis_y * dy))
+    v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
+    for i in range(dist.size):
+        u = int32(int32(abs(int32(u0 + int32(16 * axis_x * int32(i))))) >> 6)
+        v = int32(int32(abs(int32(v0 - int32(16 * axis_y * int32(i))))) >> 6)
+        dist[i] = max(int32(max(u, v) - reach), int32(min(u, v) - half_width))
+
+
+@compiled
+def _outline(dist, border, width):
+    # Turns the distance into the coverage of the shape, in place, and finds the border inside it.
+    for i in range(dist.size):
+        d = dist[i]
+        border[i] = _weight(int32(d + int32(width + 128)))
+        dist[i] = _weight(int32(128 - d))
+
+
+@compiled
+def _sector_dashes(border, axis_x, axis_y, left, dy, fine):
+    # Dashes are sectors around the centre, alike in all quadrants and mirrored at the diagonals: 16 or 8.
+    u0 = int32(int32(axis_x * left) + int32(axis_y * dy))
+    v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
+    first = 0 if fine else 4
+    c0, s0 = _DASH_ANGLES[first, 0], _DASH_ANGLES[first, 1]
+    c1, s1 = _DASH_ANGLES[first + 1, 0], _DASH_ANGLES[first + 1, 1]
+    c2, s2 = _DASH_ANGLES[first + 2, 0], _DASH_ANGLES[first + 2, 1]
+    c3, s3 = _DASH_ANGLES[first + 3, 0], _DASH_ANGLES[first + 3, 1]
+    for i in range(border.size):
+        u = int32(int32(abs(int32(u0 + int32(16 * axis_x * int32(i))))) >> 6)
+        v = int32(int32(abs(int32(v0 - int32(16 * axis_y * int32(i))))) >> 6)
+        far = max(u, v)
+        near = min(u, v)
+        low = int32(int32(s0 * far) - int32(c0 * near))
+        middle = min(int32(int32(c1 * near) - int32(s1 * far)), int32(int32(s2 * far) - int32(c2 * near)))
+        high = int32(int32(c3 * near) - int32(s3 * far))
+        on = _weight(int32(128 + int32(max(max(low, middle), high) >> 10)))
+        border[i] = int32(int32(border[i] * on) >> 8)
+
+
+@compiled
+def _ring_dashes(border, axis_x, axis_y, left, dy, period, bulge, phase):
+    # Edges that run towards the centre are cut by rings, not by sectors: squares (bulge 0) or octagons (3).
+    u0 = int32(int32(axis_x * left) + int32(axis_y * dy))
+    v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
+    for i in range(border.size):
+        u = int32(abs(int32(u0 + int32(16 * axis_x * int32(i)))))
+        v = int32(abs(int32(v0 - int32(16 * axis_y * int32(i)))))
+        wave = _wave(int32(int32(max(u, v) + int32(int32(min(u, v) * bulge) >> int32(3))) - phase))
+        on = _weight(int32(128 + int32(int32(wave * period) >> int32(8))))
+        border[i] = int32(int32(border[i] * on) >> int32(8))
+
+
+@compiled
+def _wave(phase):
+    # An even triangle wave of period 65536: 16384 at 0, -16384 at half a period.
+    sawtooth = int32(int32(phase << int32(16)) >> int32(16))
+    return int32(int32(0x4000) - int32(abs(sawtooth)))
+
+
+@compiled
+def _stripes(mark, axis_x, axis_y, left, dy, period):
+    v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
+    for i in range(mark.size):
+        wave = _wave(int32(v0 - int32(16 * axis_y * int32(i))))
+        mark[i] = _weight(int32(128 - int32(int32(wave * period) >> 8)))
+
+
+@compiled
+def _dots(mark, axis_x, axis_y, left, dy, period):
+    # (radius^2 - distance^2) / 2 radius is the distance from the rim; the radius is 1229 / 4096 periods.
+    u0 = int32(int32(axis_x * left) + int32(axis_y * dy))
+    v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
+    slope = int32(period * 427)  # 427 / 65536 = 256 / (16 * 2 * 1229)
+    for i in range(mark.size):
+        u = int32(int32(int32(0x4000) - _wave(int32(u0 + int32(16 * axis_x * int32(i))))) >> int32(4))
+        v = int32(int32(int32(0x4000) - _wave(int32(v0 - int32(16 * axis_y * int32(i))))) >> int32(4))
+        inside = int32(int32(1229 * 1229) - int32(int32(u * u) + int32(v * v)))
+        mark[i] = _weight(int32(128 + int32(int32(int32(inside >> int32(8)) * slope) >> int32(16))))
+
+
+@compiled
+def _checks(mark, axis_x, axis_y, left, dy, period):
+    u0 = int32(int32(axis_x * left) + int32(axis_y * dy))
+    v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
+    for i in range(mark.size):
+        u = _wave(int32(u0 + int32(16 * axis_x * int32(i))))
+        v = _wave(int32(v0 - int32(16 * axis_y * int32(i))))
+        sign = int32(int32(u ^ v) >> int32(31))  # -1 where exactly one is negative, else 0
+        edge = min(int32(abs(u)), int32(abs(v)))
+        inside = int32(sign - int32(edge ^ sign))
+        mark[i] = _weight(int32(128 + int32(int32(inside * period) >> int32(8))))
+
+
+@compiled
+def _noise(grain, x, y, key):
+    row = uint32(key + uint32(y) * uint32(0x9E3779B1))
+    for i in range(grain.size):
+        h = uint32(row + uint32(uint32(x + i) * uint32(0x85EBCA77)))
+        h = uint32(uint32(h ^ uint32(h >> uint32(16))) * uint32(0x7FEB352D))
+        h = uint32(uint32(h ^ uint32(h >> uint32(15))) * uint32(0x846CA68B))
+        grain[i] = int32(int32(int32(h >> uint32(30)) * 32) - 48)
+
+
+@compiled
+def _cut_notch(cover, axis_x, axis_y, left, dy, half_width, top):
+    u0 = int32(int32(axis_x * left) + int32(axis_y * dy))
+    v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
+    for i in range(cover.size):
+        u = int32(int32(abs(int32(u0 + int32(16 * axis_x * int32(i))))) >> 6)
+        v = int32(int32(v0 - int32(16 * axis_y * int32(i))) >> 6)
+        inside = min(int32(half_width - u), int32(v - top))
+        kept = _weight(int32(128 - inside))
+        cover[i] = int32(int32(cover[i] * kept) >> 8)
+
+
+@compiled
+def _paint(row, cover, border, mark, grain, colours, opacity):
+    fill_r, fill_g, fill_b = colours[0, 0], colours[0, 1], colours[0, 2]
+    tint_r, tint_g, tint_b = colours[1, 0], colours[1, 1], colours[1, 2]
+    shade_r, shade_g, shade_b = colours[2, 0], colours[2, 1], colours[2, 2]
+    for i in range(cover.size):
+        alpha = int32(int32(cover[i] * opacity) >> 8)
+        on_border = border[i]
+        on_mark = int32(int32(int32(256 - on_border) * mark[i]) >> 8)
+        on_fill = int32(256 - on_border - on_mark)
+        red = int32(int32(fill_r * on_fill + tint_r * on_mark + shade_r * on_border) >> 8)
+        green = int32(int32(fill_g * on_fill + tint_g * on_mark + shade_g * on_border) >> 8)
+        blue = int32(int32(fill_b * on_fill + tint_b * on_mark + shade_b * on_border) >> 8)
+        red = min(max(int32(red + grain[i]), int32(0)), int32(255))
+        green = min(max(int32(green + grain[i]), int32(0)), int32(255))
+        blue = min(max(int32(blue + grain[i]), int32(0)), int32(255))
+        row[3 * i] = np.uint8(255 - int32(int32(int32(255 - red) * alpha + 128) >> 8))
+        row[3 * i + 1] = np.uint8(255 - int32(int32(int32(255 - green) * alpha + 128) >> 8))
+        row[3 * i + 2] = np.uint8(255 - int32(int32(int32(255 - blue) * alpha + 128) >> 8))
+
+
+@compiled
+def draw(out, options, centres, noise_keys, notch):
+    """Draw N images.
+
+    out [N, 100, 300] uint8, overwritten; options [N, 8] int64, indices into OPTIONS; centres [N, 2] int32,
+    x and y in 1/16 px; noise_keys [N] uint32; notch: whether to cut it.
+    """
+    scratch = np.empty((5, SIDE), np.int32)
+    for n in range(out.shape[0]):
+        image = out[n]
+        image[:] = 255
+        shape, pattern, rotation, colour = options[n, 0], options[n, 1], options[n, 2], options[n, 3]
+        size, noisy, opacity, dashed = options[n, 4], options[n, 5] == 1, options[n, 6], options[n, 7] == 1
+        centre_x, centre_y = centres[n, 0], centres[n, 1]
+        box = _BOXES[shape, rotation, size]
+        # Anti-aliasing reaches half a pixel beyond an edge, 1.6 px beyond a tip of the star (26/16).
+        x0, x1 = max((centre_x + box[0] - 26) >> 4, 0), min((centre_x + box[1] + 26 + 15) >> 4, SIDE)
+        y0, y1 = max((centre_y + box[2] - 26) >> 4, 0), min((centre_y + box[3] + 26 + 15) >> 4, SIDE)
+        left = int32(16 * x0 + 8 - centre_x)
+        axis_x, axis_y = _AXIS[rotation, 0], _AXIS[rotation, 1]
+        wave_x, wave_y = _PATTERN_AXIS[size, rotation, 0], _PATTERN_AXIS[size, rotation, 1]
+        period = _PERIOD[size]
+        dist = scratch[0, : x1 - x0]
+        border = scratch[1, : x1 - x0]
+        mark = scratch[2, : x1 - x0]
+        grain = scratch[3, : x1 - x0]
+        largest = scratch[4, : x1 - x0]
+        mark[:] = 0
+        grain[:] = 0
+        for y in range(y0, y1):
+            dy = int32(16 * y + 8 - centre_y)
+            if shape == CIRCLE:
+                _circle(dist, left, dy, _RADIUS[size])
+            elif shape == STAR:
+                _star(dist, largest, _NORMALS[shape, rotation], left, dy, _EDGE_DISTANCE[shape, size])
+            elif shape == CROSS:
+                _cross(dist, axis_x, axis_y, left, dy, _CROSS[0, size], _CROSS[1, size])
+            else:
+                normals = _NORMALS[shape, rotation, : _NUM_EDGES[shape]]
+                paired = shape != TRIANGLE and shape != PENTAGON
+                _polygon(dist, normals, left, dy, _EDGE_DISTANCE[shape, size], paired)
+            _outline(dist, border, _BORDER[size])
+            cover = dist
+            if dashed and shape == STAR:
+                _ring_dashes(border, wave_x, wave_y, left, dy, period, int32(3), int32(0))
+            elif dashed and shape == CROSS:  # with a dash on the ends of the arms
+                phase = int32((_CROSS[0, size] - (_BORDER[size] >> 1)) * 256 // period)
+                _ring_dashes(border, wave_x, wave_y, left, dy, period, int32(0), phase)
+            elif dashed:
+                _sector_dashes(border, axis_x, axis_y, left, dy, size >= 2)
+            if pattern == STRIPED:
+                _stripes(mark, wave_x, wave_y, left, dy, period)
+            elif pattern == DOTTED:
+                _dots(mark, wave_x, wave_y, left, dy, period)
+            elif pattern == CHECKERED:
+                _checks(mark, wave_x, wave_y, left, dy, period)
+            if noisy:
+                _noise(grain, x0, y, noise_keys[n])
+            if notch:
+                half_width = int32(_NOTCH_WIDTH[size] << 7)
+                top = int32(_BOTTOM[shape, size] - (_NOTCH_DEPTH[size] << 8))
+                _cut_notch(cover, axis_x, axis_y, left, dy, half_width, top)
+            row = image[y, 3 * x0 : 3 * x1]
+            _paint(row, cover, border, mark, grain, _COLOURS[colour], _OPACITY[opacity])

@@ -1,0 +1,142 @@
+"""Checkpoints that survive kill -9, power cuts and flipped bits.
+
+A checkpoint is a folder in the run folder:
+
+    last/            the newest state, to resume from (last.previous/ is the one before)
+    best/            the weights that scored best
+      model.safetensors   the weights
+      training.pt         optimiser and gradient scaler (in `last` only)
+      state.json          step, scores, what the trainer adds; and the SHA-256 of every other file
+
+It is written under a temporary name, flushed to the disk and renamed, so a folder that has its final name is
+whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+from sqrtvocab.training.atomic import fsync, write_json
+from sqrtvocab.training.errors import UserError
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on disk whose files have been verified."""
+
+    folder: Path
+    state: dict[str, Any]
+
+    def load_weights(self, model: nn.Module) -> None:
+        """Copy the weights into `model` (not wrapped by DDP or compile).
+
+        Raises:
+            UserError: if the names or shapes are those of another model.
+        """
+        try:
+            load_model(model, self.folder / "model.safetensors")
+        except RuntimeError as error:
+            problem = " ".join(str(error).split())
+            raise UserError(f"checkpoint {self.folder} is of another model: {problem[:300]}") from error
+
+    def load_training(self) -> dict[str, Any]:
+        """The `training` mapping given to `save_checkpoint`, with tensors on the CPU."""
+        return torch.load(self.folder / "training.pt", map_location="cpu", weights_only=True)
+
+
+def save_checkpoint(
+    run: Path,
+    name: str,
+    model: nn.Module,
+    state: Mapping[str, Any],
+    training: Mapping[str, Any] | None = None,
+    documents: Mapping[str, object] | None = None,
+) -> None:
+    """Write the checkpoint `run`/`name`; with `training` the one it replaces is kept as `name`.previous.
+
+    Args:
+        model: the bare module (not wrapped by DDP or compile). Tied weights are stored once.
+        state: JSON-able; `load_checkpoint` returns it.
+        training: optimiser and scaler state dicts, needed to resume.
+        documents: further JSON files to put beside the weights, by file name.
+    """
+    draft, final, previous = (run / part for part in (f".{name}.tmp", name, f"{name}.previous"))
+    shutil.rmtree(draft, ignore_errors=True)  # of a process that died here
+    draft.mkdir(parents=True)
+    save_model(model, str(draft / "model.safetensors"), metadata={"format": "pt"})
+    if training is not None:
+        torch.save(dict(training), draft / "training.pt")
+    for file_name, document in (documents or {}).items():
+        write_json(draft / file_name, document)
+    files = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
+    for file_name in files:
+        fsync(draft / file_name)
+    write_json(draft / "state.json", {**state, "sha256": files})  # flushes the folder too
+
+    # Two renames, not one: a folder cannot be replaced. A crash between them leaves `previous`, which is
+    # whole.
+    if final.exists():
+        shutil.rmtree(previous, ignore_errors=True)
+        final.rename(previous)
+    draft.rename(final)
+    fsync(run)
+    if training is None:
+        shutil.rmtree(previous, ignore_errors=True)
+
+
+def load_checkpoint(run: Path, name: str) -> Checkpoint | None:
+    """The verified checkpoint `run`/`name`, or None if there is none.
+
+    A damaged one is reported on stderr and the one before it is taken instead.
+
+    Raises:
+        UserError: if there are checkpoints but all are damaged.
+    """
+    damaged: list[str] = []
+    for folder in (run / name, run / f"{name}.previous"):
+        if not folder.is_dir():
+            continue
+        problem = _damage(folder)
+        if problem is None:
+            checkpoint = Checkpoint(folder, json.loads((folder / "state.json").read_text("utf-8")))
+            if damaged and os.environ.get("RANK", "0") == "0":
+                print(
+                    f"WARNING: checkpoint {damaged[0]}. Going back to {folder}, "
+                    f"step {checkpoint.state.get('step', '?')}",
+                    file=sys.stderr,
+                )
+            return checkpoint
+        damaged.append(f"{folder} is damaged: {problem}")
+    if damaged:
+        raise UserError(f"no usable checkpoint: {'; '.join(damaged)}")
+    return None
+
+
+def _damage(folder: Path) -> str | None:
+    try:
+        files = json.loads((folder / "state.json").read_text("utf-8"))["sha256"]
+        for file_name, digest in files.items():
+            if _sha256(folder / file_name) != digest:
+                return f"{file_name} has changed since it was written"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (KeyError, ValueError, AttributeError):  # JSON and UTF-8 errors are ValueErrors
+        return "state.json is unreadable"
+    return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,67 @@
+"""A run folder is used by one run: a new run never overwrites one, and a resumed run must be the same run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from sqrtvocab.training.checkpoint import Checkpoint, load_checkpoint
+from sqrtvocab.training.errors import UserError
+
+
+def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
+    """The checkpoint to continue from, or None to start at step 0.
+
+    Args:
+        run: the run folder (`--out`).
+        resume: None for a new run; "auto" to continue if there is something to continue; else it must be
+            there.
+
+    Raises:
+        UserError: if `run` is in use and `resume` is None, if there is nothing to resume at a path named
+            explicitly, or if every checkpoint is damaged.
+    """
+    if resume is None:
+        if run.exists() and any(run.iterdir()):
+            raise UserError(
+                f"--out {run}: there is a run already; continue it with --resume auto or name another --out"
+            )
+        return None
+    checkpoint = load_checkpoint(run, "last")
+    if checkpoint is None and resume != "auto":
+        raise UserError(f"--resume {resume}: no checkpoint `last` in that folder")
+    return checkpoint
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """The settings that the run in folder `run` was started with.
+
+    Raises:
+        UserError: if `run` is no run folder.
+    """
+    path = run / "config.json"
+    if not path.is_file():
+        raise UserError(f"{run}: no run folder (it has no config.json)")
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error})") from error
+
+
+def require_same(
+    saved: Mapping[str, Any], wanted: Mapping[str, Any], keys: Collection[str], run: Path
+) -> None:
+    """Check that a run to be resumed has the settings asked for.
+
+    Raises:
+        UserError: naming every setting of `keys` that differs, with both values.
+    """
+    differences = [
+        f"{key.replace('_', ' ')} is {saved.get(key)!r} there and {wanted.get(key)!r} here"
+        for key in keys
+        if saved.get(key) != wanted.get(key)
+    ]
+    if differences:
+        raise UserError(f"--resume: {run} is another run: {'; '.join(differences)}")

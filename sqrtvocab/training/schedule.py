@@ -1,0 +1,24 @@
+"""The learning rate as a pure function of the step, so that a resumed run needs no scheduler state."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+Schedule = Literal["constant", "cosine"]
+
+
+def learning_rate(
+    step: int, *, peak: float, total_steps: int, warmup_steps: int = 0, schedule: Schedule = "constant"
+) -> float:
+    """The learning rate of optimiser step `step` (the first is 0) of `total_steps`.
+
+    Rises linearly to `peak` over `warmup_steps`, then stays (`constant`, the paper's) or falls along half a
+    cosine towards zero (`cosine`).
+    """
+    if step < warmup_steps:
+        return peak * (step + 1) / (warmup_steps + 1)
+    if schedule == "constant":
+        return peak
+    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)  # [0, 1)
+    return peak * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))

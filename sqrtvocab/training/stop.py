@@ -1,0 +1,52 @@
+"""Reasons to end a run early but cleanly: a time limit, Ctrl-C, or a scheduler's SIGTERM."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from types import FrameType, TracebackType
+
+
+class StopWatch:
+    """Watches the clock and the signals SIGINT and SIGTERM while it is open (a context manager).
+
+    The first signal only sets `reason`, so the loop can finish its step, evaluate and save. The second acts
+    as it did before, for someone who really means it.
+    """
+
+    def __init__(self, max_minutes: float | None = None) -> None:
+        self._deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+        self._max_minutes = max_minutes
+        self._signal: str | None = None
+        self._before: dict[signal.Signals, object] = {}
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run should end now, or None."""
+        if self._signal is not None:
+            return self._signal
+        if self.seconds_left == 0:
+            return f"--max-minutes {self._max_minutes:g} reached"
+        return None
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the time limit; infinite without one."""
+        return math.inf if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def __enter__(self) -> StopWatch:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._restore()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signal = f"{signal.Signals(number).name} received (once more ends it at once)"
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]

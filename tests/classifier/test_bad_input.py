@@ -1,0 +1,140 @@
+"""Bad input ends with exit code 2 and one line that names the flag or file at fault, and writes nothing."""
+
+import os
+import shutil
+from collections import namedtuple
+
+import pytest
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_no_such_data_folder(train, complaint, tmp_path):
+    line = complaint(train("--data", tmp_path / "none", "--out", tmp_path / "r"))
+    assert line.startswith(f"train_classifier: --data {tmp_path}/none: no such folder")
+    assert f"`shapesgen render --out {tmp_path}/none`" in line
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_folder_that_holds_no_images(train, complaint, tmp_path):
+    (tmp_path / "empty").mkdir()
+    line = complaint(train("--data", tmp_path / "empty", "--out", tmp_path / "r"))
+    assert f"--data {tmp_path}/empty: " in line
+
+
+def test_cuda_without_cuda(train, complaint, tmp_path):
+    line = complaint(train("--device", "cuda", "--out", tmp_path / "r", CUDA_VISIBLE_DEVICES=""))
+    assert "--device cuda: torch" in line
+    assert "finds no cuda device here; use --device cpu" in line
+
+
+def test_a_run_folder_that_exists(train, complaint, finished):
+    before = sorted(os.listdir(finished))
+    line = complaint(train("--out", finished))
+    assert line.endswith(
+        f"--out {finished}: there is a run already; continue it with --resume auto or name another --out"
+    )
+    assert sorted(os.listdir(finished)) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--head", "flat"), "head is 'grouped' there and 'flat' here"),
+        (("--only", "pattern=striped"), "num classes is 48 there and 96 here"),
+        (("--grouping", "index", "--num-groups", 7), "groups is 6 there and 7 here"),
+        (("--batch-size", 5), "images per step is 8 there and 10 here"),
+    ],
+)
+def test_a_checkpoint_of_another_run(train, complaint, finished, flags, says):
+    line = complaint(train(*flags, "--resume", "auto", "--out", finished))
+    assert f"--resume: {finished} is another run: " in line
+    assert says in line
+
+
+def test_resuming_what_is_not_there(train, complaint, tmp_path):
+    line = complaint(train("--resume", tmp_path / "none"))
+    assert f"--resume {tmp_path}/none: no checkpoint" in line
+
+
+def test_a_corrupt_checkpoint_falls_back_loudly(train, complaint, finished, tmp_path):
+    out = tmp_path / "r"
+    shutil.copytree(finished, out)
+    with (out / "last" / "model.safetensors").open("r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        file.write(b"wrong")
+    result = train("--max-steps", 4, "--eval-every", 2, "--resume", "auto", "--out", out)
+    assert result.code == 0
+    assert "WARNING: checkpoint" in result.err
+    assert "model.safetensors has changed since it was written" in result.err
+    assert "last.previous, step 2" in result.err
+    shutil.rmtree(out / "last.previous")
+    (out / "last" / "training.pt").unlink()
+    assert "no usable checkpoint" in complaint(train("--resume", "auto", "--out", out))
+
+
+def test_not_enough_disk(train, complaint, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 1000, 1000))
+    line = complaint(train("--out", tmp_path / "r"))
+    assert (
+        f"--out {tmp_path}/r: not enough disk: 0.0 GB free, the checkpoints of this model need 0.5 GB" in line
+    )
+    assert not (tmp_path / "r").exists()
+
+
+def test_all_bad_flags_at_once(train, complaint):
+    line = complaint(train("--lr", -1, "--epochs", 0, "--num-groups", 7, "--only", "shape=cirle"))
+    for part in (
+        "--lr must be a positive number, got -1.0",
+        "--epochs must be at least 1, got 0",
+        "--num-groups needs --grouping index or random",
+        "--only: unknown shape 'cirle' (did you mean 'circle'?)",
+    ):
+        assert part in line
+
+
+def test_more_groups_than_classes(train, complaint, tmp_path):
+    flags = ["--grouping", "index", "--num-groups", 49, "--out", tmp_path / "r"]
+    assert "--num-groups 49: there are only 48 classes" in complaint(train(*flags))
+
+
+def test_evaluating_what_is_no_run(score, complaint, tmp_path):
+    assert "no run folder" in complaint(score(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    assert "not a run of train_classifier" in complaint(score(tmp_path))
+
+
+# ---- images on disk
+
+
+def test_images_of_another_space(train, complaint, rendered, tmp_path):
+    flags = ["--only", "pattern=striped", "--data", rendered, "--out", tmp_path / "r"]
+    line = complaint(train(*flags))
+    assert f"--data {rendered} holds 48 classes, not the 96 asked for (pattern solid there and " in line
+    assert "give the --only it was rendered with" in line
+
+
+def test_images_with_another_cue(train, complaint, rendered, tmp_path):
+    flags = ["--rotation-cue", "none", "--data", rendered, "--out", tmp_path / "r"]
+    assert f"--data {rendered} was rendered with --rotation-cue notch, not none" in complaint(train(*flags))
+
+
+def test_images_with_other_labels(train, complaint, rendered, tmp_path):
+    """The manifest of another seed: by it, the images stand in another order than their labels."""
+    folder = tmp_path / "images"
+    shutil.copytree(rendered, folder)
+    manifest = folder / "manifest.json"
+    assert '"seed": 0' in manifest.read_text()
+    manifest.write_text(manifest.read_text().replace('"seed": 0', '"seed": 1'))
+    line = complaint(train("--data", folder, "--out", tmp_path / "r"))
+    assert "has label" in line
+    assert "but by the manifest it shows class" in line
+
+
+def test_a_truncated_shard(train, complaint, rendered, tmp_path):
+    folder = tmp_path / "images"
+    shutil.copytree(rendered, folder)
+    (shard,) = (folder / "data").glob("train-*")
+    shard.write_bytes(shard.read_bytes()[:-100])
+    line = complaint(train("--data", folder, "--out", tmp_path / "r"))
+    assert shard.name in line

@@ -1,0 +1,261 @@
+"""`train_classifier`: what it writes, and that neither a kill nor more ranks change what it learns."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from sqrtvocab.training import load_checkpoint, read_metrics
+
+# Clocks and memory differ from run to run.
+MEASURED = ("minutes", "speed/images_per_s", "speed/data_wait_fraction", "memory/peak")
+
+
+def records(run):
+    return [
+        {key: value for key, value in record.items() if key not in MEASURED}
+        for record in read_metrics(run / "metrics.jsonl")
+    ]
+
+
+def weights(run, name="last"):
+    return load_file(run / name / "model.safetensors")
+
+
+def wait_for_step(run, step):
+    """Until the run has reported `step`."""
+    for _ in range(3000):
+        if (run / "metrics.jsonl").exists() and any(
+            row["step"] >= step for row in read_metrics(run / "metrics.jsonl")
+        ):
+            return
+        time.sleep(0.02)
+    pytest.fail(f"{run} never came to step {step}")
+
+
+# ---- what it writes
+
+
+def test_the_run_folder_tells_everything(finished):
+    assert {path.name for path in finished.iterdir() if not path.name.startswith("events")} == {
+        "config.json",
+        "metrics.jsonl",
+        "best",
+        "last",
+        "last.previous",
+    }
+    config = json.loads((finished / "config.json").read_text())
+    assert config["head"] == "grouped"
+    assert config["num_classes"] == 48
+    assert config["images_per_step"] == 8
+    rows = records(finished)
+    assert [row["step"] for row in rows] == [1, 2, 2, 3, 4, 4]
+    assert [row["images"] for row in rows] == [8, 16, 16, 24, 32, 32]
+    assert rows[0]["loss/train"] == pytest.approx(math.log(48), abs=0.5)
+    assert rows[0]["loss/group"] + rows[0]["loss/member"] == pytest.approx(rows[0]["loss/train"])
+    assert rows[2]["accuracy/ceiling"] == 1.0
+
+
+def test_tensorboard_shows_it(finished):
+    events = EventAccumulator(str(finished))
+    events.Reload()
+    tags = events.Tags()
+    assert set(tags["scalars"]) == {
+        *(f"loss/{name}" for name in ("train", "group", "member", "validation")),
+        *(f"accuracy/{name}" for name in ("overall", "group", "member_given_group", "top5", "ceiling")),
+        *(
+            f"attribute/{name}"
+            for name in ("shape", "pattern", "rotation", "colour", "size", "texture", "opacity", "border")
+        ),
+        *("speed/images_per_s", "speed/data_wait_fraction", "memory/peak", "learning_rate"),
+    }
+    assert set(tags["images"]) == {
+        "examples",
+        "confusion/shape",
+        "confusion/colour",
+    }  # the others have one option
+    assert "config/text_summary" in tags["tensors"]
+    assert set(events.PluginTagToContent("hparams")) >= {"_hparams_/session_start_info"}
+    rows = {row["step"]: row["loss/train"] for row in records(finished) if "loss/train" in row}
+    for event in events.Scalars("loss/train"):
+        assert event.value == pytest.approx(
+            rows[event.step], rel=1e-6
+        )  # the same numbers as in metrics.jsonl
+
+
+@pytest.mark.parametrize("head", ["flat", "grouped-linear", "adaptive"])
+def test_every_head_trains_and_reports_the_same(train, tmp_path, finished, head):
+    out = tmp_path / head
+    result = train("--head", head, "--prior", "--max-steps", 1, "--out", out)
+    assert result.code == 0, result.err
+    assert "flat head, for comparison 24,624" in result.err
+    assert set(records(out)[-1]) == set(records(finished)[-1])
+
+
+def test_the_start_says_what_will_happen(train, tmp_path):
+    result = train("--grouping", "index", "--num-groups", 5, "--max-steps", 1, "--out", tmp_path / "r")
+    assert "48 classes, 48 training images drawn on the fly" in result.err
+    assert "5 of at most 10 classes (index)" in result.err
+    assert "float32 (" in result.err
+    assert "1 of 8 images; 6 an epoch" in result.err
+    assert f"tensorboard --logdir {tmp_path}" in result.err
+
+
+# ---- going on
+
+
+def test_kill_9_and_resume_ends_where_an_uninterrupted_run_ends(train, start_train, tmp_path):
+    """Two epochs of six steps; killed in the second, between two checkpoints."""
+    flags = ["--epochs", 2, "--eval-every", 4, "--schedule", "cosine"]
+    assert train(*flags, "--out", tmp_path / "whole").code == 0
+    process = start_train(*flags, "--out", tmp_path / "killed")
+    wait_for_step(tmp_path / "killed", 7)
+    process.kill(signal.SIGKILL)
+    assert process.wait().code == -signal.SIGKILL
+    assert load_checkpoint(tmp_path / "killed", "last").state["step"] in (4, 8)
+    result = train(*flags, "--out", tmp_path / "killed", "--resume", "auto")
+    assert result.code == 0, result.err
+    assert records(tmp_path / "killed") == records(tmp_path / "whole")
+    for name in ("last", "best"):
+        expected = weights(tmp_path / "whole", name)
+        for key, value in weights(tmp_path / "killed", name).items():
+            assert torch.equal(value, expected[key]), key
+    training = [load_checkpoint(tmp_path / out, "last").load_training() for out in ("whole", "killed")]
+    for index, expected in training[0]["optimizer"]["state"].items():
+        for key, value in expected.items():
+            assert torch.equal(value, training[1]["optimizer"]["state"][index][key])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_cleanly(start_train, tmp_path, number):
+    out = tmp_path / "r"
+    process = start_train("--epochs", 1000, "--out", out)
+    wait_for_step(out, 2)
+    process.kill(number)
+    result = process.wait()
+    assert result.code == 0, result.err
+    assert f"{number.name} received" in result.err
+    last = records(out)[-1]
+    assert "accuracy/overall" in last
+    assert load_checkpoint(out, "last").state["step"] == last["step"]
+
+
+def test_max_minutes_ends_the_run_cleanly(train, tmp_path):
+    result = train("--max-minutes", 1e-6, "--out", tmp_path / "r")
+    assert result.code == 0, result.err
+    assert "--max-minutes 1e-06 reached; go on with --resume auto" in result.err
+    assert load_checkpoint(tmp_path / "r", "last").state["step"] == 1
+
+
+def test_a_finished_run_has_nothing_left_to_do(train, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "r")
+    result = train("--max-steps", 4, "--resume", tmp_path / "r")
+    assert result.code == 0
+    assert "nothing to do: the run has its 4 steps" in result.err
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(train, tmp_path):
+    out = tmp_path / "r"
+    result = train("--lr", 1e30, "--warmup-steps", 3, "--epochs", 9, "--eval-every", 1, "--out", out)
+    assert result.code == 1
+    assert result.err.splitlines()[-1].startswith("train_classifier: the loss was not finite at step ")
+    for value in weights(out).values():
+        assert value.isfinite().all()
+
+
+# ---- accumulation and ranks
+
+
+def test_accumulated_micro_batches_equal_one_batch(train, tmp_path):
+    """Ten images a step from 48: the last step of an epoch is short, and its last micro-batch shorter than
+    the first."""
+    for batch_size, accumulate in ((10, 1), (5, 2)):
+        flags = ["--batch-size", batch_size, "--accumulate", accumulate, "--max-steps", 6]
+        assert train(*flags, "--out", tmp_path / f"{batch_size}").code == 0
+    compare(tmp_path / "10", tmp_path / "5")
+
+
+def compare(one, other):
+    """The same loss curve and weights, but for what Adam makes of sums taken in another order: where a
+    gradient is nearly zero its rounding decides the direction of the step."""
+    for a, b in zip(records(one), records(other), strict=True):
+        assert a.keys() == b.keys()
+        for key in a:
+            if key.startswith("loss/"):
+                assert a[key] == pytest.approx(b[key], rel=1e-3), (key, a["step"])
+    expected = weights(other)
+    for key, value in weights(one).items():
+        assert (value - expected[key]).abs().mean() < 2e-5, key
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_two_ranks_learn_what_one_process_learns(train, start_train, tmp_path):
+    """Steps of 20, 20 and 8 images."""
+    flags = ["--max-steps", 5, "--eval-every", 3]
+    assert train(*flags, "--batch-size", 10, "--accumulate", 2, "--out", tmp_path / "one").code == 0
+    port = free_port()
+    ranks = [
+        start_train(
+            *flags,
+            *("--batch-size", 5, "--accumulate", 2, "--out", tmp_path / "two"),
+            **{"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"},
+            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+        )
+        for rank in range(2)
+    ]
+    first, second = [rank.wait() for rank in ranks]
+    assert (first.code, second.code) == (0, 0), first.err + second.err
+    assert second.err == ""  # only rank 0 speaks
+    compare(tmp_path / "one", tmp_path / "two")
+    # And the run of two ranks goes on alone, since a step keeps its twenty images.
+    more = ["--max-steps", 6, "--batch-size", 20, "--accumulate", 1, "--resume", tmp_path / "two"]
+    assert train(*more).code == 0
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_job_and_leaves_a_checkpoint(tmp_path):
+    out = tmp_path / "r"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    flags = ["--epochs", "1000", "--eval-every", "2", "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    job = subprocess.Popen(
+        [*torchrun, "-m", "classifier.train", *flags], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    wait_for_step(out, 3)
+    children = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(job.pid)], capture_output=True, text=True, check=True
+    )
+    victim = max(map(int, children.stdout.split()))
+    os.kill(victim, signal.SIGKILL)
+    job.communicate(timeout=120)
+    assert job.returncode != 0
+    assert load_checkpoint(out, "last").state["step"] >= 2
+
+
+# ---- images on disk
+
+
+def test_training_from_disk(train, score, rendered, tmp_path):
+    flags = ["--max-steps", 2, "--data", rendered, "--out", tmp_path / "r"]
+    result = train(*flags, "--prior", "--workers", 1)
+    assert result.code == 0, result.err
+    assert f"48 classes, 48 training images in {rendered}" in result.err
+    moved = tmp_path / "moved"
+    shutil.copytree(rendered, moved)
+    assert score(tmp_path / "r", "--data", moved).code == 0
+    assert json.loads((tmp_path / "r" / "eval-test.json").read_text())["images"] == 48

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from shapesgen.attributes import AttributeSpace
 
 CONFUSED = ("shape", "pattern", "rotation", "colour")
-_COLUMNS = 4
+_COLUMNS = 3
 
 
 def example_grid(
@@ -23,7 +23,7 @@ def example_grid(
     red."""
     rows = -(-len(images) // _COLUMNS)
     # Figure, not pyplot: no global state, nothing to close, no display needed.
-    figure = Figure(figsize=(2.6 * _COLUMNS, 2.5 * rows), layout="constrained")
+    figure = Figure(figsize=(3 * _COLUMNS, 1.35 * rows), layout="constrained")
     axes = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()
     for axis in axes:
         axis.set_axis_off()
@@ -38,7 +38,7 @@ def example_grid(
                 104,
                 7 + 12.5 * line,
                 f"✗ {seen}, not {is_}" if wrong else _worded(name, is_),
-                fontsize=7,
+                fontsize=8,
                 color="crimson" if wrong else "dimgrey",
                 weight="bold" if wrong else "normal",
                 verticalalignment="center",
@@ -64,14 +64,19 @@ def confusion_figure(
         labels=range(len(labels)),
         normalize="true",
     )
-    side = 2.2 + 0.42 * len(labels)
-    figure = Figure(figsize=(side + 0.6, side), layout="constrained")
+    figure = Figure(figsize=(5, 5), layout="constrained")
     axis = figure.subplots()
+    numbers = len(labels) <= 8  # more would not be legible at the size TensorBoard shows
     ConfusionMatrixDisplay(matrix, display_labels=labels).plot(
-        ax=axis, cmap="Blues", values_format=".2f", xticks_rotation="vertical", text_kw={"fontsize": 7}
+        ax=axis,
+        cmap="Blues",
+        colorbar=False,
+        include_values=numbers,
+        values_format=".2f",
+        xticks_rotation="vertical",
     )
     axis.images[0].set_clim(0, 1)
-    axis.set(title=name, xlabel="predicted", ylabel="true")
+    axis.set(xlabel=f"predicted {name}", ylabel=f"true {name}")
     return figure
 
 

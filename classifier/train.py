@@ -55,6 +55,7 @@ SAME_RUN = (
     "head", "num_classes", "grouping", "groups", "prior", "only", "rotation_cue", "drawn_on_the_fly",
     "training_images", "images_per_step", "lr", "schedule", "warmup_steps", "seed",
 )  # fmt: skip
+HPARAMS = ("head", "grouping", "groups", "num_classes", "prior", "images_per_step", "lr", "seed")
 EXAMPLES = 12  # validation images shown with captions
 
 
@@ -273,7 +274,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
             )
         waited, window_images, window_began = 0.0, 0, time.perf_counter()
 
-    book.hparams(settings, metrics)
+    book.hparams({name: settings[name] for name in HPARAMS}, metrics)
     if reason is not None:
         book.say(f"stopped after step {step:,}: {reason}; go on with --resume auto")
     book.say(f"saved in {run}; score it on the test images with: eval_classifier {run}")

@@ -13,19 +13,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-from classifier.config import TrainConfig
 from classifier.presets import PRESETS
 
 OUT = Path("runs/demo")
 
 
-def run(*command: object) -> None:
-    """Run a command of this project; the demo ends if it fails."""
-    print("\n$", *command, flush=True)
-    folder = Path(sys.executable).parent
-    result = subprocess.run([folder / str(command[0]), *map(str, command[1:])], check=False)
-    if result.returncode:
-        raise SystemExit(result.returncode)
+MODULES = {"shapesgen": "shapesgen.cli", "train_classifier": "classifier.train"}
+
+
+def run(command: str, *arguments: object) -> None:
+    """Run a command of this project and show it; the demo ends if it fails."""
+    words = [str(argument) for argument in arguments]
+    print("\n$", command, *words, flush=True)
+    ended = subprocess.run([sys.executable, "-m", MODULES[command], *words], check=False)
+    if ended.returncode:
+        raise SystemExit(ended.returncode)
 
 
 def main() -> None:
@@ -37,18 +39,20 @@ def main() -> None:
     for head in heads:
         run("train_classifier", "--preset", "quickstart", "--head", head, "--out", OUT / head)
 
-    config: TrainConfig = PRESETS["quickstart"]
+    config = PRESETS["quickstart"]
     states = {head: json.loads((OUT / head / "last" / "state.json").read_text("utf-8")) for head in heads}
     print(
         f"\n{config.space().num_classes:,} classes, validation images, after {config.max_steps} steps each:\n"
     )
-    print(f"{'':<24}" + "".join(f"{head:>10}" for head in heads) + f"{'chance':>10}")
+    print(f"{'':<30}" + "".join(f"{head:>10}" for head in heads) + f"{'chance':>10}")
     chance = {"accuracy/overall": 1 / config.space().num_classes}
-    rows = [tag for tag in states["grouped"]["metrics"] if tag.startswith(("accuracy", "attribute"))]
+    chance |= {f"attribute/{name}": 1 / len(options) for name, options in config.space().options.items()}
+    varied = [f"attribute/{name}" for name, options in config.space().options.items() if len(options) > 1]
+    rows = [tag for tag in states["grouped"]["metrics"] if tag.startswith("accuracy")] + varied
     for tag in rows:
         shares = "".join(f"{states[head]['metrics'][tag]:>10.1%}" for head in heads)
-        print(f"{tag:<24}{shares}" + (f"{chance[tag]:>10.1%}" if tag in chance else ""))
-    print(f"{'minutes of training':<24}" + "".join(f"{states[head]['minutes']:>10.1f}" for head in heads))
+        print(f"{tag:<30}{shares}" + (f"{chance[tag]:>10.1%}" if tag in chance else ""))
+    print(f"{'minutes of training':<30}" + "".join(f"{states[head]['minutes']:>10.1f}" for head in heads))
     print(f"\nThe images: {OUT / 'sheet.png'}. The curves: tensorboard --logdir {OUT}")
 
 

@@ -73,8 +73,7 @@ class Logbook:
         if self._writer is None or self._writer.file_writer is None:
             return
         plain = {
-            key: value if isinstance(value, bool | int | float | str) else str(value)
-            for key, value in settings.items()
+            key: value if type(value) in (int, float, str) else str(value) for key, value in settings.items()
         }
         for summary in hparams(plain, dict(metrics)):
             self._writer.file_writer.add_summary(summary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -140,6 +141,19 @@ def choose_dtype(precision: Precision, device: torch.device) -> tuple[torch.dtyp
     return torch.float32, f"the {device.type} default; try --precision bf16 on a CPU with AMX"
 
 
+def _keep_freed_memory() -> None:
+    """Have glibc keep freed memory for the next step.
+
+    By default it gives large blocks back to the system, which must map them and clear every page anew in
+    each step: a fifth of the classifier's time on the CPU, for 4 % less memory.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:  # other C libraries have none
+        m_trim_threshold, m_mmap_threshold, never = -1, -3, 2**31 - 1
+        mallopt(m_mmap_threshold, never)
+        mallopt(m_trim_threshold, never)
+
+
 @contextmanager
 def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Runtime]:
     """Join the torchrun job (if this process is part of one), seed torch and settle device and dtype.
@@ -159,6 +173,8 @@ def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Ru
     if place.type == "cuda":
         torch.cuda.set_device(place)
         torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
+    if place.type == "cpu":
+        _keep_freed_memory()
     if world_size > 1:
         # Tensors on the CPU travel by gloo, those on a GPU by NCCL, so that flags and counts need no GPU
         # sync.

@@ -120,12 +120,13 @@ def test_images_with_another_cue(train, complaint, rendered, tmp_path):
 
 
 def test_images_with_other_labels(train, complaint, rendered, tmp_path):
-    """The manifest of another seed: by it, the images stand in another order than their labels."""
+    """By the settings of another seed the images stand in another order than their labels."""
     folder = tmp_path / "images"
     shutil.copytree(rendered, folder)
-    manifest = folder / "manifest.json"
-    assert '"seed": 0' in manifest.read_text()
-    manifest.write_text(manifest.read_text().replace('"seed": 0', '"seed": 1'))
+    for name in ("config.json", "manifest.json"):
+        text = (folder / name).read_text()
+        assert '"seed": 0' in text
+        (folder / name).write_text(text.replace('"seed": 0', '"seed": 1'))
     line = complaint(train("--data", folder, "--out", tmp_path / "r"))
     assert "has label" in line
     assert "but by the manifest it shows class" in line

@@ -38,7 +38,7 @@ format: install  ## put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install  ## the full benchmark of the heads (about ten minutes)
+bench: install  ## the full benchmark of the heads (about half an hour)
 	$(BIN)/python scripts/bench_heads.py
 
 clean:  ## remove the environment and what the tools left behind

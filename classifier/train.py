@@ -31,9 +31,11 @@ from classifier.config import TrainConfig
 from classifier.data import ceiling_of, class_counts, image_batches, in_batches, open_images, sample_of
 from classifier.evaluate import evaluate
 from classifier.figures import CONFUSED, confusion_figure, example_grid
+from shapesgen.errors import DamagedShardError
 from sqrtvocab.training import (
     BatchPlan,
     Logbook,
+    RunError,
     Runtime,
     StopWatch,
     Tally,
@@ -64,13 +66,16 @@ def train(config: TrainConfig) -> None:
 
     Raises:
         UserError: for input that cannot be used.
-        RunError: if the loss is not finite.
+        RunError: if the loss is not finite, or a file of images turns out to be damaged.
     """
-    with (
-        open_runtime(config.device, config.precision, config.seed) as runtime,
-        StopWatch(config.max_minutes) as stop,
-    ):
-        _train(config, runtime, stop)
+    try:
+        with (
+            open_runtime(config.device, config.precision, config.seed) as runtime,
+            StopWatch(config.max_minutes) as stop,
+        ):
+            _train(config, runtime, stop)
+    except DamagedShardError as error:  # from a worker it comes with that worker's traceback in front
+        raise RunError(f"--data {config.data}: {str(error).splitlines()[-1].split('Error: ')[-1]}") from error
 
 
 def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
@@ -128,9 +133,10 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     weights = 4 * sum(parameter.numel() for parameter in model.parameters())
     require_space(run, 11 * weights + (64 << 20))
     runtime.barrier()  # all ranks have looked before the first one writes
-    book = Logbook(run, start_step=step, enabled=runtime.is_main)
     if runtime.is_main:
+        run.mkdir(parents=True, exist_ok=True)
         write_json(run / "config.json", settings)
+    book = Logbook(run, start_step=step, enabled=runtime.is_main)
     book.text("config", markdown_table(settings))
 
     ceiling = ceiling_of(config).overall if runtime.is_main else 0.0

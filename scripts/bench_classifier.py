@@ -103,28 +103,32 @@ def bench_images(args: Args, runtime: Runtime) -> tuple[dict[str, float], list[B
     plan = BatchPlan(len(images), args.batch_size, args.accumulate, seed=0)
     items, workers = plan.effective_batch, config.num_workers(runtime.device.type, 1)
     loader = iter(image_batches(images, plan.batches(0, plan.steps_per_epoch), workers, runtime))
-    ready = [next(loader) for _ in range(args.accumulate)]
+    ready_batches = [next(loader) for _ in range(args.accumulate)]
     learner = Learner(make_classifier("grouped", make_partition(config.space(), "aligned", None, 0)), runtime)
 
-    def drawn() -> Timing:
+    def step_with_drawn() -> Timing:
         for _ in range(4 * workers):  # those drawn ahead while the other candidate was being timed
             next(loader)
         return learner.step((next(loader) for _ in range(args.accumulate)), items)
 
-    timings = interleaved({"drawn": drawn, "ready": lambda: learner.step(ready, items)}, args.rounds)
+    timings = interleaved(
+        {"drawn": step_with_drawn, "ready": lambda: learner.step(ready_batches, items)}, args.rounds
+    )
     seconds = {name: statistics.median(timing.total for timing in rows) for name, rows in timings.items()}
     figures = {
         "workers": workers,
         "images_per_s": items / seconds["drawn"],
         "images_per_s_ready": items / seconds["ready"],
-        "throughput_ratio": seconds["ready"] / seconds["drawn"],
+        "throughput_ratio": statistics.median(
+            ready.total / drawn.total for ready, drawn in zip(timings["ready"], timings["drawn"], strict=True)
+        ),
         "data_wait_fraction": statistics.median(timing.waited / timing.total for timing in timings["drawn"]),
     }
     print(f"{figures['images_per_s']:8.1f} images/s drawn on the fly by {workers} worker(s)")
     print(f"{figures['images_per_s_ready']:8.1f} images/s made beforehand")
     print(f"{figures['throughput_ratio']:8.3f} throughput ratio (goal: at least 0.95)")
     print(f"{figures['data_wait_fraction']:8.2%} of the time spent waiting for images (goal: under 2 %)\n")
-    return figures, ready
+    return figures, ready_batches
 
 
 def bench_heads(args: Args, runtime: Runtime, batches: list[Batch]) -> dict[str, dict[str, float]]:

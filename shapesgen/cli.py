@@ -52,7 +52,7 @@ class Render:
     format: Format = "parquet"
     """folder is for at most 100,000 images."""
     workers: Annotated[int | None, arg(metavar="N")] = None
-    """Processes. By default as many as there are cores."""
+    """Processes. By default one for each core, or one in all if there is little to do."""
     part: Annotated[str, arg(metavar="I/N")] = "1/1"
     """Write only part I of N, for an array of machines that share the folder, or whose folders are merged."""
     overwrite: bool = False
@@ -62,13 +62,13 @@ class Render:
         from shapesgen.layout import shards_of
         from shapesgen.writer import write_set
 
-        workers = _workers(self.workers)
         part = _pair("--part", "I/N", "/", self.part)
         if not 1 <= part[0] <= part[1]:
             raise SettingsError(f"--part must be I/N with 1 <= I <= N, got {self.part}")
         if self.overwrite and part != (1, 1):
             raise SettingsError("--overwrite would delete what the other parts write; leave out --part or it")
         recipe = self._recipe()
+        workers = _workers(self.workers, recipe.num_images // part[1])
         done = write_set(
             recipe, self.out, self.format, workers, part, self.overwrite, progress=sys.stderr.isatty()
         )
@@ -107,14 +107,15 @@ class Verify:
     dir: Positional[Path]
     """Folder of the set."""
     workers: Annotated[int | None, arg(metavar="N")] = None
-    """Processes. By default as many as there are cores."""
+    """Processes. By default one for each core, or one in all if there is little to do."""
 
     def run(self) -> int:
         from shapesgen.layout import read_manifest
         from shapesgen.verifier import verify_set
 
-        problems = verify_set(self.dir, _workers(self.workers), progress=sys.stderr.isatty())
         recipe, _, records = read_manifest(self.dir)
+        workers = _workers(self.workers, recipe.num_images)
+        problems = verify_set(self.dir, workers, progress=sys.stderr.isatty())
         if not problems:
             print(f"{recipe.num_images:,} images in {len(records)} shards: all as in the manifest")
             return 0
@@ -209,7 +210,8 @@ class Preview:
             if self.class_id or self.only:
                 raise SettingsError("--dir shows a folder as it is; leave out --class-id and --only")
             recipe, rows = preview.from_folder(self.dir)
-            title = f"{self.dir}: {recipe.num_images:,} images of {recipe.space.num_classes:,} classes"
+            first, end = recipe.class_range
+            title = f"{self.dir}: {recipe.num_images:,} images of {end - first:,} classes"
         else:
             with _naming_flags():
                 recipe = Recipe(space=_space(self.only), seed=self.seed, rotation_cue=self.rotation_cue)
@@ -240,8 +242,10 @@ def _space(only: Sequence[str]) -> AttributeSpace:
         raise SettingsError(f"--only: {error}") from None
 
 
-def _workers(workers: int | None) -> int:
+def _workers(workers: int | None, images: int) -> int:
     if workers is None:
+        if images < 20_000:  # done before other processes would have started
+            return 1
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return cores or 1
     if workers < 1:
@@ -289,11 +293,16 @@ def _parse(arguments: Sequence[str] | None) -> Render | Verify | Preview | Descr
             )
     except SystemExit as end:
         if end.code:
-            inside = [line.strip("│ ") for line in message.getvalue().splitlines() if line.startswith("│")]
-            sections = re.split(r" ─{3,} ", " ".join(inside))  # what is wrong, help for the flag, see --help
-            text = "; ".join(" ".join(section.split()) for section in sections if "helptext:" not in section)
-            raise SettingsError(text or message.getvalue()) from None
+            raise SettingsError(_one_line(message.getvalue())) from None
         raise
+
+
+def _one_line(box: str) -> str:
+    """The sections of tyro's box without title, frame and the help of the flag; drawn in ASCII or Unicode."""
+    bare = re.sub(r"^╭.*$", "---", re.sub(r"[│╰╯]", " ", box), flags=re.MULTILINE)
+    sections = re.split(r"^[ ─-]{3,}$", bare, flags=re.MULTILINE)[1:]
+    lines = [" ".join(section.split()) for section in sections if "Argument helptext:" not in section]
+    return "; ".join(filter(None, lines))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,13 @@ from shapesgen.attributes import AttributeSpace, IntArray
 from shapesgen.choices import RotationCue, Sampling, Split
 from shapesgen.recipe import Recipe, check_split
 from shapesgen.renderer import Images
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+    _Base = Dataset[tuple[Any, Any]]
+else:  # a map-style dataset needs methods, not a base class: torch stays out until a tensor is asked for
+    _Base = object
 
 
 class ClassNames(Sequence[str]):
@@ -31,7 +38,7 @@ class ClassNames(Sequence[str]):
         return self._space.class_name(index % len(self))
 
 
-class MapStyle:
+class MapStyle(_Base):
     """What both datasets share: samples, batches and transforms on top of `batch`."""
 
     recipe: Recipe

@@ -93,7 +93,8 @@ def _normals() -> npt.NDArray[np.int32]:
     table = np.zeros((8, 6, 5, 2), np.int32)
     for shape, (degrees, _) in EDGES.items():
         for rotation in range(6):
-            table[shape, rotation, : len(degrees)] = [_direction(d + 60 * rotation) for d in degrees]
+            directions = [_direction(d + 60 * rotation) for d in degrees]
+            table[shape, rotation] = (directions + 5 * directions[-1:])[:5]  # repeating one changes nothing
     return table
 
 
@@ -113,7 +114,6 @@ def _per_size(shares: list[float], unit: int) -> npt.NDArray[np.int32]:
 
 _NORMALS = _normals()  # [shape, rotation, edge, xy]
 _BOXES = _boxes()  # [shape, rotation, size, (left, right, top, bottom)], in 1/16 px
-_NUM_EDGES = np.array([len(EDGES[s][0]) if s in EDGES else 0 for s in range(8)], np.int32)
 _EDGE_DISTANCE = _per_size([EDGES[s][1] if s in EDGES else 0 for s in range(8)], 16384)  # [shape, size]
 _CROSS = _per_size([CROSS_REACH, CROSS_HALF_WIDTH], 256)  # [2, size]
 _BOTTOM = _per_size([BOTTOM[s] for s in range(8)], 256)  # [shape, size]
@@ -166,40 +166,62 @@ def _circle(dist, left, dy, radius):
 
 
 @compiled
-def _polygon(dist, normals, left, dy, distance, paired):
-    for i in range(dist.size):
-        dist[i] = int32(-(1 << 30))
-    for e in range(normals.shape[0]):
-        nx = normals[e, 0]
-        start = int32(int32(nx * left) + int32(normals[e, 1] * dy))
-        step = int32(16 * nx)
-        if paired:
-            for i in range(dist.size):
-                along = int32(start + int32(step * int32(i)))
-                dist[i] = max(dist[i], int32(abs(along)))
-        else:
-            for i in range(dist.size):
-                dist[i] = max(dist[i], int32(start + int32(step * int32(i))))
-    for i in range(dist.size):
-        dist[i] = int32(int32(dist[i] - distance) >> 6)
+def _edge(normals, e, left, dy):
+    # The distance beyond edge e's parallel through the centre: at the first pixel, and its step to the next.
+    return int32(int32(normals[e, 0] * left) + int32(normals[e, 1] * dy)), int32(16 * normals[e, 0])
 
 
 @compiled
-def _star(dist, largest, normals, left, dy, distance):
+def _paired_polygon(dist, normals, left, dy, distance):
+    start0, step0 = _edge(normals, 0, left, dy)
+    start1, step1 = _edge(normals, 1, left, dy)
+    start2, step2 = _edge(normals, 2, left, dy)
+    start3, step3 = _edge(normals, 3, left, dy)
+    for i in range(dist.size):
+        d0 = int32(abs(int32(start0 + int32(step0 * int32(i)))))
+        d1 = int32(abs(int32(start1 + int32(step1 * int32(i)))))
+        d2 = int32(abs(int32(start2 + int32(step2 * int32(i)))))
+        d3 = int32(abs(int32(start3 + int32(step3 * int32(i)))))
+        dist[i] = int32(int32(max(max(d0, d1), max(d2, d3)) - distance) >> int32(6))
+
+
+@compiled
+def _polygon(dist, normals, left, dy, distance):
+    start0, step0 = _edge(normals, 0, left, dy)
+    start1, step1 = _edge(normals, 1, left, dy)
+    start2, step2 = _edge(normals, 2, left, dy)
+    start3, step3 = _edge(normals, 3, left, dy)
+    start4, step4 = _edge(normals, 4, left, dy)
+    for i in range(dist.size):
+        d0 = int32(start0 + int32(step0 * int32(i)))
+        d1 = int32(start1 + int32(step1 * int32(i)))
+        d2 = int32(start2 + int32(step2 * int32(i)))
+        d3 = int32(start3 + int32(step3 * int32(i)))
+        d4 = int32(start4 + int32(step4 * int32(i)))
+        dist[i] = int32(int32(max(max(max(d0, d1), max(d2, d3)), d4) - distance) >> int32(6))
+
+
+@compiled
+def _star(dist, normals, left, dy, distance):
     # A point of the star is inside at least four of the five lines: the second largest distance decides.
+    start0, step0 = _edge(normals, 0, left, dy)
+    start1, step1 = _edge(normals, 1, left, dy)
+    start2, step2 = _edge(normals, 2, left, dy)
+    start3, step3 = _edge(normals, 3, left, dy)
+    start4, step4 = _edge(normals, 4, left, dy)
     for i in range(dist.size):
-        dist[i] = int32(-(1 << 30))
-        largest[i] = int32(-(1 << 30))
-    for e in range(normals.shape[0]):
-        nx = normals[e, 0]
-        start = int32(int32(nx * left) + int32(normals[e, 1] * dy))
-        step = int32(16 * nx)
-        for i in range(dist.size):
-            along = int32(start + int32(step * int32(i)))
-            dist[i] = max(dist[i], min(largest[i], along))
-            largest[i] = max(largest[i], along)
-    for i in range(dist.size):
-        dist[i] = int32(int32(dist[i] - distance) >> 6)
+        d0 = int32(start0 + int32(step0 * int32(i)))
+        d1 = int32(start1 + int32(step1 * int32(i)))
+        d2 = int32(start2 + int32(step2 * int32(i)))
+        d3 = int32(start3 + int32(step3 * int32(i)))
+        d4 = int32(start4 + int32(step4 * int32(i)))
+        first, second = max(d0, d1), min(d0, d1)
+        second = max(second, min(first, d2))
+        first = max(first, d2)
+        second = max(second, min(first, d3))
+        first = max(first, d3)
+        second = max(second, min(first, d4))
+        dist[i] = int32(int32(second - distance) >> int32(6))
 
 
 @compiled
@@ -322,16 +344,19 @@ def _cut_notch(cover, axis_x, axis_y, left, dy, half_width, top):
 @compiled
 def _paint(row, cover, border, mark, grain, colours, opacity):
     fill_r, fill_g, fill_b = colours[0, 0], colours[0, 1], colours[0, 2]
-    tint_r, tint_g, tint_b = colours[1, 0], colours[1, 1], colours[1, 2]
-    shade_r, shade_g, shade_b = colours[2, 0], colours[2, 1], colours[2, 2]
+    tint_r = int32(colours[1, 0] - fill_r)
+    tint_g = int32(colours[1, 1] - fill_g)
+    tint_b = int32(colours[1, 2] - fill_b)
+    shade_r = int32(colours[2, 0] - fill_r)
+    shade_g = int32(colours[2, 1] - fill_g)
+    shade_b = int32(colours[2, 2] - fill_b)
     for i in range(cover.size):
         alpha = int32(int32(cover[i] * opacity) >> 8)
         on_border = border[i]
         on_mark = int32(int32(int32(256 - on_border) * mark[i]) >> 8)
-        on_fill = int32(256 - on_border - on_mark)
-        red = int32(int32(fill_r * on_fill + tint_r * on_mark + shade_r * on_border) >> 8)
-        green = int32(int32(fill_g * on_fill + tint_g * on_mark + shade_g * on_border) >> 8)
-        blue = int32(int32(fill_b * on_fill + tint_b * on_mark + shade_b * on_border) >> 8)
+        red = int32(fill_r + int32(int32(int32(tint_r * on_mark) + int32(shade_r * on_border)) >> int32(8)))
+        green = int32(fill_g + int32(int32(int32(tint_g * on_mark) + int32(shade_g * on_border)) >> int32(8)))
+        blue = int32(fill_b + int32(int32(int32(tint_b * on_mark) + int32(shade_b * on_border)) >> int32(8)))
         red = min(max(int32(red + grain[i]), int32(0)), int32(255))
         green = min(max(int32(green + grain[i]), int32(0)), int32(255))
         blue = min(max(int32(blue + grain[i]), int32(0)), int32(255))
@@ -347,7 +372,7 @@ def draw(out, options, centres, noise_keys, notch):
     out [N, 100, 300] uint8, overwritten; options [N, 8] int64, indices into OPTIONS; centres [N, 2] int32,
     x and y in 1/16 px; noise_keys [N] uint32; notch: whether to cut it.
     """
-    scratch = np.empty((5, SIDE), np.int32)
+    scratch = np.empty((4, SIDE), np.int32)
     for n in range(out.shape[0]):
         image = out[n]
         image[:] = 255
@@ -358,15 +383,23 @@ def draw(out, options, centres, noise_keys, notch):
         # Anti-aliasing reaches half a pixel beyond an edge, 1.6 px beyond a tip of the star (26/16).
         x0, x1 = max((centre_x + box[0] - 26) >> 4, 0), min((centre_x + box[1] + 26 + 15) >> 4, SIDE)
         y0, y1 = max((centre_y + box[2] - 26) >> 4, 0), min((centre_y + box[3] + 26 + 15) >> 4, SIDE)
+        # Whole vectors: the odd pixels at the end of a row would cost more than a few white ones.
+        x1 = min(x0 + ((x1 - x0 + 15) & ~15), SIDE)
+        x0 = max(x1 - ((x1 - x0 + 15) & ~15), 0)
         left = int32(16 * x0 + 8 - centre_x)
         axis_x, axis_y = _AXIS[rotation, 0], _AXIS[rotation, 1]
         wave_x, wave_y = _PATTERN_AXIS[size, rotation, 0], _PATTERN_AXIS[size, rotation, 1]
         period = _PERIOD[size]
+        # The notch, in 1/256 px, and the rows that it reaches with a pixel to spare.
+        half_width = int32(_NOTCH_WIDTH[size] << 7)
+        top = int32(_BOTTOM[shape, size] - (_NOTCH_DEPTH[size] << 8))
+        near, far = (top * axis_x) >> 10, (_RADIUS[size] * 256 * axis_x) >> 10
+        aside = ((half_width * abs(axis_y)) >> 10) + 512
+        notch_low, notch_high = min(near, far) - aside, max(near, far) + aside
         dist = scratch[0, : x1 - x0]
         border = scratch[1, : x1 - x0]
         mark = scratch[2, : x1 - x0]
         grain = scratch[3, : x1 - x0]
-        largest = scratch[4, : x1 - x0]
         mark[:] = 0
         grain[:] = 0
         for y in range(y0, y1):
@@ -374,13 +407,13 @@ def draw(out, options, centres, noise_keys, notch):
             if shape == CIRCLE:
                 _circle(dist, left, dy, _RADIUS[size])
             elif shape == STAR:
-                _star(dist, largest, _NORMALS[shape, rotation], left, dy, _EDGE_DISTANCE[shape, size])
+                _star(dist, _NORMALS[shape, rotation], left, dy, _EDGE_DISTANCE[shape, size])
             elif shape == CROSS:
                 _cross(dist, axis_x, axis_y, left, dy, _CROSS[0, size], _CROSS[1, size])
+            elif shape in (TRIANGLE, PENTAGON):
+                _polygon(dist, _NORMALS[shape, rotation], left, dy, _EDGE_DISTANCE[shape, size])
             else:
-                normals = _NORMALS[shape, rotation, : _NUM_EDGES[shape]]
-                paired = shape != TRIANGLE and shape != PENTAGON
-                _polygon(dist, normals, left, dy, _EDGE_DISTANCE[shape, size], paired)
+                _paired_polygon(dist, _NORMALS[shape, rotation], left, dy, _EDGE_DISTANCE[shape, size])
             _outline(dist, border, _BORDER[size])
             cover = dist
             if dashed and shape == STAR:
@@ -398,9 +431,7 @@ def draw(out, options, centres, noise_keys, notch):
                 _checks(mark, wave_x, wave_y, left, dy, period)
             if noisy:
                 _noise(grain, x0, y, noise_keys[n])
-            if notch:
-                half_width = int32(_NOTCH_WIDTH[size] << 7)
-                top = int32(_BOTTOM[shape, size] - (_NOTCH_DEPTH[size] << 8))
+            if notch and notch_low <= 16 * dy <= notch_high:
                 _cut_notch(cover, axis_x, axis_y, left, dy, half_width, top)
             row = image[y, 3 * x0 : 3 * x1]
             _paint(row, cover, border, mark, grain, _COLOURS[colour], _OPACITY[opacity])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ class Partition(nn.Module):
 
     Raises:
         ValueError: V < 1, G outside [1, V], or ``order`` is not a permutation of the V classes.
+        TypeError: V or G is not an integer.
     """
 
     order: Tensor | None  # [V] position -> class
@@ -34,10 +36,8 @@ class Partition(nn.Module):
 
     def __init__(self, num_classes: int, num_groups: int | None = None, order: Tensor | None = None) -> None:
         super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
-        if num_groups is None:
-            num_groups = math.isqrt(num_classes)
+        num_classes = positive("num_classes", num_classes)
+        num_groups = math.isqrt(num_classes) if num_groups is None else integer("num_groups", num_groups)
         if not 1 <= num_groups <= num_classes:
             raise ValueError(
                 f"num_groups must be between 1 and num_classes = {num_classes}, got {num_groups}"
@@ -83,9 +83,7 @@ class Partition(nn.Module):
         Args:
             counts: [V] how often each class occurs; classes of equal count keep their order.
         """
-        counts = torch.as_tensor(counts)
-        if counts.dim() != 1 or len(counts) == 0:
-            raise ValueError(f"counts must have shape [num_classes], got {list(counts.shape)}")
+        counts = check_counts(counts)
         return cls(len(counts), num_groups, torch.argsort(counts, descending=True, stable=True))
 
     @classmethod
@@ -101,9 +99,9 @@ class Partition(nn.Module):
         Args:
             radices: the number of options of each attribute, most significant first.
         """
-        radices = [int(radix) for radix in radices]
-        if not radices or min(radices) < 1:
-            raise ValueError(f"radices must be positive integers, got {radices}")
+        radices = [positive("each of radices", radix) for radix in radices]
+        if not radices:
+            raise ValueError("radices must name at least one attribute")
         num_classes = math.prod(radices)
         candidates = {
             math.prod(radices[:i]) * divisor
@@ -116,14 +114,15 @@ class Partition(nn.Module):
     # ---- class <-> (group, member) ----
 
     def split(self, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Classes in [0, V), any shape -> (group, member), int64, the same shape."""
+        """Classes in [0, V), any shape and integer type -> (group, member), int64, the same shape."""
+        classes = classes.to(torch.int64)  # V·G overflows smaller types
         position = classes if self.position is None else self.position[classes]
         group = ((position + 1) * self.num_groups - 1) // self.num_classes
         return group, position - self.starts(group)
 
     def join(self, group: Tensor, member: Tensor) -> Tensor:
         """(group, member) -> classes, int64: the inverse of :meth:`split`. Padding slots are not classes."""
-        position = self.starts(group) + member
+        position = self.starts(group.to(torch.int64)) + member
         return position if self.order is None else self.order[position]
 
     def starts(self, group: Tensor) -> Tensor:
@@ -140,12 +139,12 @@ class Partition(nn.Module):
         slots = torch.arange(self.group_size if width is None else width, device=device)
         return slots >= self.sizes(device).unsqueeze(1)  # [G, width]
 
-    def slots(self, width: int | None = None, device: torch.device | None = None) -> Tensor:
-        """[G, width] the class of every (group, member); a padding slot repeats the group's first class."""
-        padding = self.padding(width, device)  # [G, width]
-        group = torch.arange(self.num_groups, device=device).unsqueeze(1)  # [G, 1]
-        member = torch.arange(padding.shape[1], device=device)  # [width]
-        return self.join(group, torch.where(padding, 0, member))
+    def slots(self, groups: Tensor, width: int | None = None) -> Tensor:
+        """Groups [K] -> [K, width]: the class of each member; padding repeats the group's first class."""
+        member = torch.arange(self.group_size if width is None else width, device=groups.device)
+        groups = groups.unsqueeze(1)  # [K, 1]
+        sizes = self.starts(groups + 1) - self.starts(groups)
+        return self.join(groups, torch.where(member < sizes, member, 0))
 
     # ---- nn.Module ----
 
@@ -160,3 +159,28 @@ class Partition(nn.Module):
     def extra_repr(self) -> str:
         order = "" if self.order is None else ", ordered"
         return f"{self.num_classes} classes, {self.num_groups} groups of at most {self.group_size}{order}"
+
+
+def integer(name: str, value: Any) -> int:
+    """The value as an int; a TypeError that names the argument if it is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+
+
+def positive(name: str, value: Any) -> int:
+    """The value as an int of at least 1."""
+    if (value := integer(name, value)) < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+    return value
+
+
+def check_counts(counts: Tensor | Sequence[float], num_classes: int | None = None) -> Tensor:
+    """How often each class occurs: finite, not negative, [V]."""
+    counts = torch.as_tensor(counts)
+    if counts.dim() != 1 or len(counts) != (num_classes or max(1, len(counts))):
+        raise ValueError(f"counts must have shape [{num_classes or 'V'}], got {list(counts.shape)}")
+    if not bool(((counts >= 0) & counts.isfinite()).all()):
+        raise ValueError("counts must be finite and not negative")
+    return counts

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import Head, draw, token_nll, wide
+from sqrtvocab.heads.base import Head, draw, partition_follows, token_nll, wide
 from sqrtvocab.heads.segments import segment_ends, segment_nll
-from sqrtvocab.partition import Partition
+from sqrtvocab.partition import Partition, integer
 
 
 class Tail(nn.Module):
@@ -22,7 +22,6 @@ class Tail(nn.Module):
         super().__init__()
         self.project = nn.Linear(in_features, features, bias=False)
         self.score = nn.Linear(features, num_members)
-        nn.init.zeros_(self.score.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         return wide(self.score(self.project(hidden)))  # [N, members]
@@ -57,7 +56,7 @@ class AdaptiveHead(Head):
         super().__init__(in_features, num_classes, validate)
         if cutoffs is None:
             cutoffs = sorted({cut for cut in (num_classes // 25, num_classes // 5) if cut > 0})
-        cutoffs = [int(cut) for cut in cutoffs]
+        cutoffs = [integer("each of cutoffs", cut) for cut in cutoffs]
         if any(a >= b for a, b in pairwise([0, *cutoffs, num_classes])):
             raise ValueError(f"cutoffs must increase strictly within (0, {num_classes}), got {cutoffs}")
         if not div_value > 0:
@@ -68,29 +67,39 @@ class AdaptiveHead(Head):
         # One group: here a partition serves only to look positions up.
         self.partition = Partition(num_classes, 1, order)
         self.first = nn.Linear(in_features, self.shortlist_size + self.num_clusters)
-        nn.init.zeros_(self.first.bias)
         self.tails: Iterable[Tail] = nn.ModuleList(  # type: ignore[assignment]
             Tail(in_features, max(1, int(in_features // div_value**i)), stop - start)
             for i, (start, stop) in enumerate(pairwise(self.edges), start=1)
         )
+        self.reset_parameters()
+        self.register_load_state_dict_post_hook(partition_follows)
+
+    def reset_parameters(self) -> None:
+        layers = [self.first, *(layer for tail in self.tails for layer in (tail.project, tail.score))]
+        for layer in layers:
+            layer.reset_parameters()
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
     def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
         position = self.partition.split(target)[1]  # [N]
-        edges = torch.tensor(self.edges, device=hidden.device)
-        cluster = torch.bucketize(position, edges[:-1], right=True)  # [N], 0 is the shortlist
+        cluster = torch.zeros_like(position)  # [N], 0 is the shortlist
+        for start in self.edges[:-1]:  # not bucketize: its bounds would be copied to the GPU at every call
+            cluster += position >= start
         entry = torch.where(cluster == 0, position, self.shortlist_size + cluster - 1)  # [N]
         spread: Tensor | float = 0.0
         if label_smoothing:
-            sizes = edges.diff()  # of the clusters
-            spread = torch.cat([sizes.new_ones(self.shortlist_size), sizes]) / self.num_classes
+            sizes = [hidden.new_ones(self.shortlist_size)]
+            sizes += [hidden.new_full((1,), stop - start) for start, stop in pairwise(self.edges)]
+            spread = wide(torch.cat(sizes)) / self.num_classes
         group_nll = token_nll(self.first(hidden), entry, label_smoothing, spread)  # [N]
         sorted_cluster, token = cluster.sort()  # [N], [N]
         ends = segment_ends(sorted_cluster, self.num_clusters + 1)
-        rows = hidden[token]  # [N, d]
+        rows = hidden.index_select(0, token)  # [N, d]
         member_nll = torch.zeros_like(group_nll)
         for i, tail in enumerate(self.tails, start=1):
             projected = tail.project(rows)  # [N, d / div_value^i]
-            member = (position[token] - edges[i - 1]).clamp(0, tail.score.out_features - 1)
+            member = (position[token] - self.edges[i - 1]).clamp(0, tail.score.out_features - 1)
             member_nll = member_nll + segment_nll(
                 projected,
                 tail.score.weight.to(projected.dtype),

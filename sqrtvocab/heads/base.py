@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
+
+from sqrtvocab.partition import check_counts, integer, positive
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -46,15 +48,15 @@ class Head(nn.Module, ABC):
 
     def __init__(self, in_features: int, num_classes: int, validate: bool = False) -> None:
         super().__init__()
-        if in_features < 1:
-            raise ValueError(f"in_features must be at least 1, got {in_features}")
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
-        self.in_features = in_features
-        self.num_classes = num_classes
+        self.in_features = positive("in_features", in_features)
+        self.num_classes = positive("num_classes", num_classes)
         self.validate = validate
 
     # ---- what a head implements, on hidden states [N, d] ----
+
+    @abstractmethod
+    def reset_parameters(self) -> None:
+        """Initialise the head's own parameters; a tied weight is left as it is."""
 
     @abstractmethod
     def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
@@ -105,6 +107,8 @@ class Head(nn.Module, ABC):
         if not 0.0 <= label_smoothing <= 1.0:
             raise ValueError(f"label_smoothing must lie in [0, 1], got {label_smoothing}")
         self._check_hidden(hidden)
+        if not isinstance(target, Tensor):
+            raise TypeError(f"target must be a tensor, got {type(target).__name__}")
         if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
             raise TypeError(f"target must hold class indices (integers), got {target.dtype}")
         if target.shape != hidden.shape[:-1]:
@@ -148,7 +152,7 @@ class Head(nn.Module, ABC):
             ValueError: k outside [1, V].
         """
         self._check_hidden(hidden)
-        if not 1 <= k <= self.num_classes:
+        if not 1 <= integer("k", k) <= self.num_classes:
             raise ValueError(f"k must be between 1 and num_classes = {self.num_classes}, got {k}")
         log_probs, classes = self._topk(hidden.reshape(-1, self.in_features), k)
         shape = (*hidden.shape[:-1], k)
@@ -178,7 +182,7 @@ class Head(nn.Module, ABC):
         """
         if not (temperature >= 0 and math.isfinite(temperature)):
             raise ValueError(f"temperature must be finite and not negative, got {temperature}")
-        if top_k is not None and not 1 <= top_k <= self.num_classes:
+        if top_k is not None and not 1 <= integer("top_k", top_k) <= self.num_classes:
             raise ValueError(f"top_k must be between 1 and num_classes = {self.num_classes}, got {top_k}")
         if temperature == 0:
             return self.predict(hidden)
@@ -186,19 +190,21 @@ class Head(nn.Module, ABC):
         rows = hidden.reshape(-1, self.in_features)  # [N, d]
         if top_k is not None:
             log_probs, classes = self._topk(rows, top_k)  # [N, k]
-            choice = draw(log_probs / temperature, generator)  # [N]
+            choice = draw(log_probs, generator, temperature)  # [N]
             drawn = classes.gather(1, choice.unsqueeze(1)).squeeze(1)
         elif temperature == 1:
             drawn = self._sample(rows, generator)
         else:
-            drawn = torch.cat([draw(self._log_prob(r) / temperature, generator) for r in self._blocks(rows)])
+            blocks = self._blocks(rows)
+            drawn = torch.cat([draw(self._log_prob(block), generator, temperature) for block in blocks])
         return drawn.view(hidden.shape[:-1])
 
     @torch.no_grad()
     def init_prior(self, counts: Tensor | Sequence[float], smoothing: float = 1.0) -> None:
         """Start from the unigram distribution: P(class | 0) = (counts + smoothing) / Σ (counts + smoothing).
 
-        The head then need not spend its first steps on learning how often each class occurs.
+        Exactly, within the precision of the parameters. The head then need not spend its first steps on
+        learning how often each class occurs.
 
         Args:
             counts: [V] how often each class occurs in the training data.
@@ -207,12 +213,9 @@ class Head(nn.Module, ABC):
         Raises:
             ValueError: counts of another length, negative or not finite, or a class left with probability 0.
         """
-        counts = torch.as_tensor(counts).to(device="cpu", dtype=torch.float64)
-        if counts.shape != (self.num_classes,):
-            raise ValueError(f"counts must have shape [{self.num_classes}], got {list(counts.shape)}")
-        weights = counts + smoothing
-        if not bool(((counts >= 0) & (weights > 0) & weights.isfinite()).all()):
-            raise ValueError("counts must be finite and not negative, and positive once smoothing is added")
+        weights = check_counts(counts, self.num_classes).to(device="cpu", dtype=torch.float64) + smoothing
+        if not bool((weights > 0).all()):
+            raise ValueError(f"smoothing = {smoothing} leaves a class without any probability")
         self._set_prior((weights / weights.sum()).log())
 
     # ---- helpers for the heads ----
@@ -226,16 +229,24 @@ class Head(nn.Module, ABC):
         return torch.where(kept, group_nll, 0.0).sum(), torch.where(kept, member_nll, 0.0).sum()
 
     def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Rows [N, d] in blocks few enough that a V-wide result of one block stays small."""
-        return rows.split(max(1, BLOCK_ELEMENTS // self.num_classes))
+        """Rows [N, ...] in blocks small enough to work out all classes of each."""
+        return rows.split(block_rows(self.num_classes))
 
     def _check_hidden(self, hidden: Tensor) -> None:
+        if not isinstance(hidden, Tensor):
+            raise TypeError(f"hidden must be a tensor, got {type(hidden).__name__}")
         if not hidden.is_floating_point():
             raise TypeError(f"hidden must be floating point, got {hidden.dtype}")
         if hidden.dim() == 0 or hidden.shape[-1] != self.in_features:
             raise ValueError(
                 f"hidden must have in_features = {self.in_features} as its last dimension; "
                 f"got shape {list(hidden.shape)}"
+            )
+        dtype = next(self.parameters()).dtype
+        if hidden.dtype != dtype and autocast_dtype(hidden) is None:
+            raise TypeError(
+                f"hidden is {hidden.dtype}, the head's parameters are {dtype}; "
+                "convert one of them, or run under torch.autocast"
             )
 
     def _check_range(self, target: Tensor) -> None:
@@ -273,12 +284,43 @@ def token_nll(logits: Tensor, target: Tensor, label_smoothing: float, spread: Te
     return (1 - label_smoothing) * nll + label_smoothing * uniform
 
 
-def draw(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+def draw(logits: Tensor, generator: torch.Generator | None, temperature: float = 1.0) -> Tensor:
     """One index per row of unnormalised log-probabilities [N, C] -> [N]."""
+    if temperature != 1:  # the maximum goes first: a tiny temperature must not overflow
+        logits = (logits - logits.amax(-1, keepdim=True)) / temperature
     return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+
+
+def block_rows(width: int) -> int:
+    """How many rows of this many elements make a block."""
+    return max(1, BLOCK_ELEMENTS // width)
+
+
+def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
+    """What autocast makes of matrix products with this tensor; None where it is off or leaves them alone."""
+    device = tensor.device.type
+    if tensor.dtype == torch.float64 or not torch.amp.is_autocast_available(device):
+        return None
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+def check_tied(weight: nn.Parameter, num_classes: int, in_features: int) -> nn.Parameter:
+    """A parameter to share, if it is one and has shape [V, d]."""
+    if not isinstance(weight, nn.Parameter):
+        raise TypeError(
+            f"weight must be an nn.Parameter such as embedding.weight, got {type(weight).__name__}"
+        )
+    if weight.shape != (num_classes, in_features):
+        raise ValueError(f"weight must have shape [{num_classes}, {in_features}], got {list(weight.shape)}")
+    return weight
 
 
 def reset_linear(weight: Tensor, fan_in: int) -> None:
     """Initialise as nn.Linear does: uniform within ±1/√fan_in."""
     bound = 1 / math.sqrt(fan_in)
     nn.init.uniform_(weight, -bound, bound)
+
+
+def partition_follows(head: Any, _: object) -> None:
+    """After loading: an order that the partition took over must be where the parameters are."""
+    head.partition.to(next(head.parameters()).device)

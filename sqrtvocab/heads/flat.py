@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import LinearCrossEntropyOptions
 
-from sqrtvocab.heads.base import Head, draw, reset_linear, token_nll, wide
+from sqrtvocab.heads.base import Head, check_tied, draw, reset_linear, token_nll, wide
+from sqrtvocab.partition import positive
 
 IGNORED = -100  # what torch's chunked op is told to skip
 
@@ -36,11 +37,19 @@ class FlatHead(Head):
         validate: bool = False,
     ) -> None:
         super().__init__(in_features, num_classes, validate)
-        if chunk_size is not None and chunk_size < 1:
-            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
-        self.chunk_size = chunk_size
-        self.weight = own_or_tied(weight, num_classes, in_features)  # [V, d]
-        self.bias = nn.Parameter(torch.zeros(num_classes)) if bias else None  # [V]
+        self.chunk_size = None if chunk_size is None else positive("chunk_size", chunk_size)
+        self.tied = weight is not None
+        if weight is None:
+            weight = nn.Parameter(torch.empty(num_classes, in_features))
+        self.weight = check_tied(weight, num_classes, in_features)  # [V, d]
+        self.bias = nn.Parameter(weight.new_empty(num_classes)) if bias else None  # [V]
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if not self.tied:
+            reset_linear(self.weight, self.in_features)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return wide(F.linear(hidden, self.weight, self.bias))  # [N, V]
@@ -115,13 +124,3 @@ class FlatHead(Head):
     def extra_repr(self) -> str:
         chunk = "" if self.chunk_size is None else f", chunk_size={self.chunk_size}"
         return f"{self.in_features} -> {self.num_classes} classes{chunk}"
-
-
-def own_or_tied(weight: nn.Parameter | None, num_classes: int, in_features: int) -> nn.Parameter:
-    """A new [V, d] parameter initialised as nn.Linear's, or the given one after a check of its shape."""
-    if weight is None:
-        weight = nn.Parameter(torch.empty(num_classes, in_features))
-        reset_linear(weight, in_features)
-    elif weight.shape != (num_classes, in_features):
-        raise ValueError(f"weight must have shape [{num_classes}, {in_features}], got {list(weight.shape)}")
-    return weight

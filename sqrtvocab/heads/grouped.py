@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import reset_linear
+from sqrtvocab.heads.base import block_rows, reset_linear
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.partition import Partition
 
@@ -44,13 +44,27 @@ class GroupedHead(TwoLevelHead):
         self.modulation = modulation
         groups, size = self.partition.num_groups, self.partition.group_size
         self.shared = nn.Parameter(torch.empty(size, in_features))  # W_s, [S, d]
-        reset_linear(self.shared, in_features)
         self.scale = self.film_scale = self.film_shift = None
         if modulation != "film":
-            self.scale = nn.Parameter(torch.ones(groups, size))  # P_g, [G, S]
+            self.scale = nn.Parameter(torch.empty(groups, size))  # P_g, [G, S]
         if modulation != "scale-shift":
-            self.film_scale = nn.Parameter(torch.ones(groups, in_features))  # A_g, [G, d]
-            self.film_shift = nn.Parameter(torch.zeros(groups, in_features))  # B_g, [G, d]
+            self.film_scale = nn.Parameter(torch.empty(groups, in_features))  # A_g, [G, d]
+            self.film_shift = nn.Parameter(torch.empty(groups, in_features))  # B_g, [G, d]
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        reset_linear(self.shared, self.in_features)
+        for scale in (self.scale, self.film_scale):
+            if scale is not None:
+                nn.init.ones_(scale)
+        if self.film_shift is not None:
+            nn.init.zeros_(self.film_shift)
+
+    def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
+        if self.film_scale is None:
+            return super()._blocks(rows)
+        return rows.split(block_rows(max(self.num_classes, self.film_scale.numel())))
 
     def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
         def of_groups(table: Tensor) -> Tensor:  # [G, ·] -> [N, K, ·], or as it is for all groups

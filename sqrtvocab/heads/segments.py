@@ -1,7 +1,8 @@
 """Operations on rows sorted into segments, opaque to the compiler because segment lengths are data.
 
 Each is a custom operator: a compiled graph or a fake tensor sees only its fixed output shape, while the loop
-inside runs over the segments that are not empty. The bounds are read by the host, one synchronisation a call.
+inside runs over the segments that are not empty. The bounds are read by the host, one synchronisation a call,
+which no CUDA graph can hold. They know reverse-mode differentiation, once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sqrtvocab.heads.base import BLOCK_ELEMENTS, token_nll, wide
+from sqrtvocab.heads.base import block_rows, token_nll, wide
 
 
 def segment_ends(groups: Tensor, num_groups: int) -> Tensor:
@@ -25,7 +26,7 @@ def _segments(ends: Tensor) -> list[tuple[int, slice]]:
     return [(g, slice(a, b)) for g, (a, b) in enumerate(pairwise([0, *ends.tolist()])) if a < b]
 
 
-@torch.library.custom_op("sqrtvocab::segment_mm", mutates_args=())
+@torch.library.custom_op("sqrtvocab::segment_mm", mutates_args=(), tags=torch.Tag.cudagraph_unsafe)
 def segment_mm(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Each segment of ``rows`` [N, d] times its own ``weight`` [G, S, d] transposed -> [N, S].
 
@@ -42,7 +43,7 @@ def _(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     return rows.new_empty(rows.shape[0], weight.shape[1])
 
 
-@torch.library.custom_op("sqrtvocab::segment_mm_backward", mutates_args=())
+@torch.library.custom_op("sqrtvocab::segment_mm_backward", mutates_args=(), tags=torch.Tag.cudagraph_unsafe)
 def _segment_mm_backward(grad: Tensor, rows: Tensor, weight: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
     grad_rows, grad_weight = torch.empty_like(rows), torch.zeros_like(weight)
     for group, part in _segments(ends):
@@ -68,7 +69,7 @@ def _segment_mm_autograd(ctx, grad):  # type: ignore[no-untyped-def]
 segment_mm.register_autograd(_segment_mm_autograd, setup_context=_segment_mm_setup)
 
 
-@torch.library.custom_op("sqrtvocab::segment_nll", mutates_args=())
+@torch.library.custom_op("sqrtvocab::segment_nll", mutates_args=(), tags=torch.Tag.cudagraph_unsafe)
 def segment_nll(
     rows: Tensor,
     weight: Tensor,
@@ -96,7 +97,7 @@ def _(rows, weight, bias, target, ends, segment, label_smoothing, spread):  # ty
     return torch.empty_like(target, dtype=wide(rows[:0]).dtype)
 
 
-@torch.library.custom_op("sqrtvocab::segment_nll_backward", mutates_args=())
+@torch.library.custom_op("sqrtvocab::segment_nll_backward", mutates_args=(), tags=torch.Tag.cudagraph_unsafe)
 def _segment_nll_backward(
     grad: Tensor,
     rows: Tensor,
@@ -108,18 +109,20 @@ def _segment_nll_backward(
     label_smoothing: float,
     spread: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grad_rows, grad_weight, grad_bias = (torch.zeros_like(x) for x in (rows, weight, bias))
+    grad_rows = torch.zeros_like(rows)
+    # Many blocks add to these: in half precision the sum would lose them.
+    grad_weight, grad_bias = (torch.zeros_like(x, dtype=wide(x[:0]).dtype) for x in (weight, bias))
     for part in _blocks_of(ends, segment, weight.shape[0]):
         probs = wide(F.linear(rows[part], weight, bias)).softmax(-1)  # [B, C]
         # d/dlogits of −log p_y is p − onehot(y), of Σ_c −log p_c it is C·p − 1.
         keep, each = 1 - label_smoothing, label_smoothing * spread
         grad_logits = probs.mul_(keep + each * probs.shape[1]).sub_(each)
         grad_logits[torch.arange(len(grad_logits), device=grad.device), target[part]] -= keep
-        grad_logits = grad_logits.mul_(grad[part].unsqueeze(1)).to(rows.dtype)
+        grad_bias += grad_logits.mul_(grad[part].unsqueeze(1)).sum(0)
+        grad_logits = grad_logits.to(rows.dtype)
         torch.mm(grad_logits, weight, out=grad_rows[part])
-        grad_weight.addmm_(grad_logits.T, rows[part])
-        grad_bias += grad_logits.sum(0)
-    return grad_rows, grad_weight, grad_bias
+        grad_weight += grad_logits.T @ rows[part]
+    return grad_rows, grad_weight.to(weight.dtype), grad_bias.to(bias.dtype)
 
 
 @_segment_nll_backward.register_fake
@@ -141,7 +144,7 @@ segment_nll.register_autograd(_segment_nll_autograd, setup_context=_segment_nll_
 
 
 def _blocks_of(ends: Tensor, segment: int, width: int) -> list[slice]:
-    """A segment's rows in blocks of at most BLOCK_ELEMENTS results of the given width."""
+    """A segment's rows in blocks for results of the given width."""
     start, stop = [0, *ends.tolist()][segment : segment + 2]
-    step = max(1, BLOCK_ELEMENTS // width)
+    step = block_rows(width)
     return [slice(a, min(a + step, stop)) for a in range(start, stop, step)]

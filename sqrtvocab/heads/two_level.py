@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import BLOCK_ELEMENTS, Head, draw, token_nll, wide
+from sqrtvocab.heads.base import Head, block_rows, draw, partition_follows, token_nll, wide
 from sqrtvocab.partition import Partition
 
 
@@ -35,6 +35,8 @@ class TwoLevelHead(Head):
         super().__init__(in_features, num_classes, validate)
         if partition is None:
             partition = Partition(num_classes, num_groups)
+        if not isinstance(partition, Partition):
+            raise TypeError(f"partition must be a Partition, got {type(partition).__name__}")
         if partition.num_classes != num_classes:
             raise ValueError(
                 f"partition is over {partition.num_classes} classes, but num_classes is {num_classes}"
@@ -43,8 +45,13 @@ class TwoLevelHead(Head):
             raise ValueError(f"num_groups is {num_groups}, but partition has {partition.num_groups} groups")
         self.partition = partition
         self.group = nn.Linear(in_features, partition.num_groups)  # W_g
+        self.shift = nn.Parameter(torch.empty(partition.num_groups, partition.group_size))  # Q_g, [G, S]
+        self.register_load_state_dict_post_hook(partition_follows)
+
+    def reset_parameters(self) -> None:
+        self.group.reset_parameters()
         nn.init.zeros_(self.group.bias)
-        self.shift = nn.Parameter(torch.zeros(partition.num_groups, partition.group_size))  # Q_g, [G, S]
+        nn.init.zeros_(self.shift)
 
     @abstractmethod
     def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
@@ -88,25 +95,26 @@ class TwoLevelHead(Head):
 
         No class is more probable than its group, so a row is finished once its k-th best class so far is at
         least as probable as the next group: for a peaked distribution that is after a few groups. A row that
-        is still open after an eighth of the groups is finished through its dense distribution.
+        is still open after a sixteenth of the groups is finished through its dense distribution.
         """
         group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
         ranked_log_probs, ranked = group.sort(dim=-1, descending=True)  # [N, G]
         best = group.new_full((len(hidden), k), -math.inf)
         classes = ranked.new_zeros((len(hidden), k))
         rows = torch.arange(len(hidden), device=hidden.device)  # the rows still open
-        done, step, limit = 0, 1, self.partition.num_groups // 8
+        done, step, limit = 0, 1, self.partition.num_groups // 16
         while len(rows) and done < limit:
-            room = max(1, BLOCK_ELEMENTS // (len(rows) * self.partition.group_size))
+            room = block_rows(len(rows) * max(self.partition.group_size, self.in_features))
             opened = slice(done, min(done + min(step, room), limit))
             groups = ranked[rows, opened]  # [R, K]
             member = F.log_softmax(wide(self._member_logits(hidden[rows], groups)), dim=-1)  # [R, K, S]
             joint = ranked_log_probs[rows, opened].unsqueeze(-1) + member
             found, slot = joint.flatten(1).topk(min(k, joint[0].numel()), dim=-1)  # [R, ≤ k]
             found_groups = groups.gather(1, slot // member.shape[-1])
-            # A padding slot can be found only at −inf, and is replaced before the end, since k ≤ V classes
-            # are finite; until then it must merely be a valid index.
-            found_members = torch.where(found == -math.inf, 0, slot % member.shape[-1])
+            # A padding slot scores −inf and is replaced before the end, since k ≤ V classes score more;
+            # until then, and if the hidden state is NaN, it must at least be a valid index.
+            sizes = self.partition.starts(found_groups + 1) - self.partition.starts(found_groups)
+            found_members = torch.minimum(slot % member.shape[-1], sizes - 1)
             found_classes = self.partition.join(found_groups, found_members)
             best[rows], keep = torch.cat([best[rows], found], 1).topk(k, dim=-1)
             classes[rows] = torch.cat([classes[rows], found_classes], 1).gather(1, keep)

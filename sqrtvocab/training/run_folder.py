@@ -29,6 +29,8 @@ def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
                 f"--out {run}: there is a run already; continue it with --resume auto or name another --out"
             )
         return None
+    if run.exists() and any(run.iterdir()) and not (run / "config.json").exists():
+        raise UserError(f"{run}: holds other things than a run (it has no config.json)")
     checkpoint = load_checkpoint(run, "last")
     if checkpoint is None and resume != "auto":
         raise UserError(f"--resume {resume}: no checkpoint `last` in that folder")

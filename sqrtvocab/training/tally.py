@@ -11,8 +11,6 @@ from torch import Tensor
 from sqrtvocab.training.errors import RunError
 from sqrtvocab.training.runtime import Runtime
 
-_NEVER = 2**24  # the largest step that float32 (all that MPS has) still counts exactly
-
 
 class Tally:
     """Running sums of named numbers over micro-batches and ranks, with a watch for values that are not
@@ -24,13 +22,14 @@ class Tally:
 
     def __init__(self, names: Sequence[str], runtime: Runtime) -> None:
         self._names, self._runtime = tuple(names), runtime
-        self._dtype = torch.float32 if runtime.device.type == "mps" else torch.float64
+        self._dtype = torch.float32 if runtime.device.type == "mps" else torch.float64  # MPS has no more
+        self._never = 1 / torch.finfo(self._dtype).eps  # steps are counted exactly up to here
         self._reset()
 
     def _reset(self) -> None:
         device = self._runtime.device
         self._sums = torch.zeros(len(self._names), dtype=self._dtype, device=device)
-        self._bad_step = torch.full((), _NEVER, dtype=self._dtype, device=device)
+        self._bad_step = torch.full((), self._never, dtype=self._dtype, device=device)
 
     def add(self, step: int, *values: Tensor) -> None:
         """Add one 0-d tensor for each name, in order; `step` is the optimiser step they belong to."""
@@ -50,7 +49,7 @@ class Tally:
         bad_step = self._runtime.min(self._bad_step)
         *totals, bad = torch.cat([sums, bad_step[None]]).tolist()  # one transfer
         self._reset()
-        if bad < _NEVER:
+        if bad < self._never:
             raise RunError(
                 f"the loss was not finite at step {int(bad)}; the last good checkpoint is kept. "
                 "Try a lower --lr, or --precision fp32, and go on with --resume auto"

@@ -22,33 +22,10 @@ from sqrtvocab.training import Runtime
 
 # 48 classes that differ in shape, colour and size; as many images for training as there are classes.
 TINY = [
-    "--only",
-    "shape=circle,star",
-    "--only",
-    "pattern=solid",
-    "--only",
-    "rotation=0",
-    "--only",
-    "size=tiny,huge",
-    "--only",
-    "texture=none",
-    "--only",
-    "opacity=1.0",
-    "--only",
-    "border=solid",
-    "--images-per-class",
-    "3",
-    "--batch-size",
-    "4",
-    "--accumulate",
-    "2",
-    "--eval-images",
-    "12",
-    "--workers",
-    "0",
-    "--device",
-    "cpu",
-]
+    "--only", "shape=circle,star", "--only", "pattern=solid", "--only", "rotation=0", "--only", "size=tiny,huge",
+    "--only", "texture=none", "--only", "opacity=1.0", "--only", "border=solid", "--images-per-class", "3",
+    "--batch-size", "4", "--accumulate", "2", "--eval-images", "12", "--workers", "0", "--device", "cpu",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -100,6 +77,12 @@ class Process:
     def wait(self) -> Result:
         status = os.waitpid(self.pid, 0)[1]
         return Result(os.waitstatus_to_exitcode(status), *(path.read_text() for path in self._files))
+
+
+@pytest.fixture
+def tiny_flags() -> list[str]:
+    """The flags of a run on the tiny images."""
+    return TINY
 
 
 @pytest.fixture

@@ -132,6 +132,22 @@ def test_images_with_other_labels(train, complaint, rendered, tmp_path):
     assert "but by the manifest it shows class" in line
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_shard_found_damaged_in_mid_run(train, rendered, tmp_path, monkeypatch, workers):
+    monkeypatch.setattr("classifier.data._check_labels", lambda images, config: None)  # which would find it
+    folder = tmp_path / "images"
+    shutil.copytree(rendered, folder)
+    (shard,) = (folder / "data").glob("train-*")
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 255
+    shard.write_bytes(data)
+    result = train("--data", folder, "--workers", workers, "--out", tmp_path / "r")
+    assert result.code == 1
+    line = result.err.splitlines()[-1]
+    assert line.startswith(f"train_classifier: --data {folder}: data/{shard.name}: ")
+    assert "Traceback" not in result.err
+
+
 def test_a_truncated_shard(train, complaint, rendered, tmp_path):
     folder = tmp_path / "images"
     shutil.copytree(rendered, folder)

@@ -15,7 +15,9 @@ def run(*arguments):
 
 
 def test_a_small_shape(tmp_path):
-    result = run("--shape", 64, 16, 400, "--repeats", 1, "--json", tmp_path / "heads.json")
+    result = run(
+        "--tables", "train", "--shape", 64, 16, 400, "--repeats", 1, "--json", tmp_path / "heads.json"
+    )
     assert result.returncode == 0, result.stderr
     (table,) = json.loads((tmp_path / "heads.json").read_text())["tables"]
     rows = {row["name"]: row for row in table["rows"]}

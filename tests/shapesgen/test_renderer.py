@@ -166,7 +166,7 @@ def test_geometry_agrees_with_pillow(shape: str) -> None:
 
 @pytest.mark.parametrize("size", OPTIONS["size"])
 def test_every_attribute_is_visible_at_every_size(size: str) -> None:
-    options = FULL.decode(RNG.integers(0, FULL.num_classes, 150))
+    options = FULL.decode(RNG.integers(0, FULL.num_classes, 100))
     options[:, 4] = OPTIONS["size"].index(size)
     before = render_centred(FULL, FULL.encode(options))
     for attribute, name in enumerate(OPTIONS):

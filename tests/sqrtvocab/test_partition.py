@@ -44,10 +44,19 @@ def test_padding_marks_exactly_the_slots_that_are_no_class(partition, extra):
     padding = partition.padding(width)
     assert padding.shape == (partition.num_groups, width)
     assert int((~padding).sum()) == partition.num_classes
-    slots = partition.slots(width)
+    slots = partition.slots(torch.arange(partition.num_groups), width)
     assert sorted(slots[~padding].tolist()) == list(range(partition.num_classes))
     group, member = partition.split(slots[~padding])
     assert torch.equal(torch.stack([group, member], 1), (~padding).nonzero())
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+@pytest.mark.parametrize("make", [Partition.identity, Partition.random])
+def test_small_integer_types_do_not_overflow(make, dtype):
+    partition = make(50_000, 224)
+    classes = torch.tensor([0, 100, 250 if dtype == torch.uint8 else 30_000])
+    assert torch.equal(torch.stack(partition.split(classes.to(dtype))), torch.stack(partition.split(classes)))
+    assert partition.split(classes.to(dtype))[0].dtype == torch.int64
 
 
 def test_split_keeps_any_shape():
@@ -140,6 +149,12 @@ def test_bad_input_names_the_argument(arguments, message):
 def test_bad_radices_and_counts():
     with pytest.raises(ValueError, match="radices"):
         Partition.aligned([])
+    with pytest.raises(TypeError, match=r"radices must be an integer, got 2\.5"):
+        Partition.aligned([2.5, 4])
+    with pytest.raises(TypeError, match=r"num_groups must be an integer, got 10\.0"):
+        Partition(100, 10.0)
+    with pytest.raises(ValueError, match="not negative"):
+        Partition.by_frequency([1, -1])
     with pytest.raises(ValueError, match="radices"):
         Partition.aligned([3, 0])
     with pytest.raises(ValueError, match="counts"):

@@ -72,6 +72,40 @@ def test_topk_looks_past_the_most_probable_group(make_grouped):
     assert_exact_topk(head, hidden, 12)
 
 
+@pytest.mark.parametrize("block", [1, 300])
+def test_decoding_does_not_depend_on_the_block_size(make, randomise, monkeypatch, block):
+    monkeypatch.setattr("sqrtvocab.heads.base.BLOCK_ELEMENTS", block)
+    head = randomise(make(D, V, Partition.random(V)))
+    assert_exact_topk(head, 0.1 * torch.randn(7, D), 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tied_heads_decode_under_autocast(make_grouped, dtype):
+    head = make_grouped(D, V, Partition.random(V))
+    hidden = torch.randn(7, D)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        log_probs, classes = head.topk(hidden, 3)
+        dense = head.log_prob(hidden)
+    torch.testing.assert_close(log_probs, dense.gather(1, classes), atol=0.02, rtol=0.02)
+    torch.testing.assert_close(log_probs, dense.topk(3).values, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_nan_gives_some_class_not_an_index_error(make, ordered):
+    """A diverged model must fail in its loss, not in an index (on CUDA that would end the process)."""
+    head = make(D, 501, Partition.random(501, 100) if ordered else Partition(501, 100))
+    log_probs, classes = head.topk(torch.full((4, D), torch.nan), 8)
+    assert bool(log_probs.isnan().any())
+    assert bool(((classes >= 0) & (classes < 501)).all())
+
+
+def test_a_tiny_temperature_is_predict(make, randomise):
+    head = randomise(make(D, V))
+    hidden = torch.randn(8, D)
+    for options in ({}, {"top_k": 5}):
+        assert torch.equal(head.sample(hidden, temperature=1e-39, **options), head.predict(hidden))
+
+
 def test_an_empty_batch(make):
     head = make(D, V)
     hidden = torch.zeros(0, 3, D)
@@ -99,14 +133,17 @@ def assert_drawn_from(samples, probabilities):
 @pytest.mark.parametrize(
     ("temperature", "top_k"), [(1.0, None), (0.6, None), (2.0, None), (1.0, 10), (0.7, 10)]
 )
-def test_sampling_frequencies(make, randomise, temperature, top_k):
+def test_sampling_frequencies(make, randomise, monkeypatch, temperature, top_k):
+    """Two hidden states in turn, in many blocks: rows must not be mixed up."""
+    monkeypatch.setattr("sqrtvocab.heads.base.BLOCK_ELEMENTS", 50_000)
     head = randomise(make(D, 41, Partition.random(41)))
-    hidden = 0.3 * torch.randn(D)
+    hidden = 0.3 * torch.randn(2, D)
     logits = head.log_prob(hidden) / temperature
     if top_k is not None:
-        logits = torch.where(logits >= logits.topk(top_k).values[-1], logits, -torch.inf)
-    samples = head.sample(hidden.expand(20_000, D), temperature=temperature, top_k=top_k)
-    assert_drawn_from(samples, logits.softmax(-1).detach())
+        logits = torch.where(logits >= logits.topk(top_k).values[:, -1:], logits, -torch.inf)
+    samples = head.sample(hidden.repeat(15_000, 1), temperature=temperature, top_k=top_k)
+    for row in (0, 1):
+        assert_drawn_from(samples[row::2], logits[row].softmax(-1).detach())
 
 
 def test_sampling_follows_the_generator_alone(make, device):
@@ -143,8 +180,11 @@ def test_decoding_keeps_no_graph(make):
         (lambda head, h: head.sample(h, temperature=-1), "temperature"),
         (lambda head, h: head.sample(h, temperature=float("nan")), "temperature"),
         (lambda head, h: head.sample(h, top_k=0), "top_k must be between 1"),
+        (lambda head, h: head.topk(h, 2.5), r"k must be an integer, got 2\.5"),
+        (lambda head, h: head.log_prob(h.double()), "hidden is torch.float64, the head's parameters are"),
+        (lambda head, h: head.predict([1.0] * D), "hidden must be a tensor, got list"),
     ],
 )
 def test_bad_input(make, call, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         call(make(D, V), torch.randn(2, D))

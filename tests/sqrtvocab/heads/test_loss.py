@@ -232,19 +232,58 @@ def test_loop_and_grouped_mm_agree(randomise, assert_same_gradients, tied, d):
     fast = randomise(make_head("grouped-linear", d, V, weight=weight, kernel="grouped_mm"))
     loop = make_head("grouped-linear", d, V, weight=weight, kernel="loop")
     loop.load_state_dict(fast.state_dict())
-    assert (fast.kernel, loop.kernel) == ("grouped_mm", "loop")
     hidden, target = random_batch(30, d=d)
-    out = {}
+    out = []
     for head in (fast, loop):
         loss = head(hidden, target).loss
-        out[head.kernel] = loss, torch.autograd.grad(loss, [hidden, *head.parameters()])
+        out.append((loss, torch.autograd.grad(loss, [hidden, *head.parameters()])))
         torch.testing.assert_close(head.topk(hidden, 5)[0], fast.topk(hidden, 5)[0])
-    torch.testing.assert_close(out["loop"], out["grouped_mm"], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(*out, atol=1e-4, rtol=1e-4)
 
 
-def test_the_kernel_follows_the_parameters():
-    head = make_head("grouped-linear", 8, 100)
-    assert head.kernel == "grouped_mm"
-    assert head.double().kernel == "loop"
-    assert head.bfloat16().kernel == "grouped_mm"
-    assert make_head("grouped-linear", 8, 100, kernel="loop").float().kernel == "loop"
+@pytest.mark.parametrize(("dtype", "loops"), [(torch.float32, 0), (torch.bfloat16, 0), (torch.float64, 1)])
+def test_the_kernel_follows_the_dtype(monkeypatch, dtype, loops):
+    from sqrtvocab.heads import grouped_linear
+
+    calls = []
+    loop = grouped_linear.segment_mm
+    monkeypatch.setattr(grouped_linear, "segment_mm", lambda *args: calls.append(1) or loop(*args))
+    make_head("grouped-linear", 8, 100).to(dtype)(torch.randn(3, 8).to(dtype), torch.tensor([1, 2, 99]))
+    assert len(calls) == loops
+
+
+def test_autocast_leaves_float64_alone(make, randomise):
+    head = randomise(make(8, V)).double()
+    hidden, target = torch.randn(5, 8, dtype=torch.float64), torch.randint(V, (5,))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = head(hidden, target).loss
+    torch.testing.assert_close(cast, head(hidden, target).loss, atol=1e-12, rtol=1e-12)
+
+
+# ---- blocks ----
+
+
+def test_loss_does_not_depend_on_the_block_size(make, dense, randomise, assert_same_gradients, monkeypatch):
+    """Adaptive's tails take many blocks of rows where V is large; here a block is smaller than a row."""
+    monkeypatch.setattr("sqrtvocab.heads.base.BLOCK_ELEMENTS", 200)
+    head = randomise(make(D, V))
+    hidden, target = random_batch(60)
+    out = head(hidden, target, reduction="sum")
+    want = F.nll_loss(dense(head, hidden).log_prob, target, reduction="sum")
+    torch.testing.assert_close(out.loss, want, atol=1e-3, rtol=1e-5)
+    assert_same_gradients(head, hidden, out.loss, want, tolerance=1e-3)
+
+
+def test_half_precision_gradients_survive_many_blocks(monkeypatch):
+    head = make_head("adaptive", 64, 500, cutoffs=[5])
+    hidden, target = torch.randn(2000, 64), torch.randint(5, 500, (2000,))
+
+    def tail_gradients(block):
+        monkeypatch.setattr("sqrtvocab.heads.base.BLOCK_ELEMENTS", block)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = head(hidden, target).loss
+        return torch.autograd.grad(loss, list(head.tails[0].score.parameters()))
+
+    one, many = tail_gradients(2**22), tail_gradients(2**12)
+    for a, b in zip(one, many, strict=True):
+        assert float((a - b).norm() / a.norm()) < 0.005

@@ -115,6 +115,40 @@ def test_created_on_meta_then_loaded(make, randomise):
     torch.testing.assert_close(empty(hidden, target).loss, saved(hidden, target).loss)
 
 
+@pytest.mark.filterwarnings("ignore:.*non-meta parameter in the checkpoint")
+def test_an_order_from_a_checkpoint_follows_the_parameters(make):
+    """A head of the default order on one device loads a checkpoint that lies on another."""
+    with torch.device("meta"):
+        head = make(D, V)
+    head.load_state_dict(make(D, V, Partition.random(V)).state_dict())
+    assert {tensor.device.type for tensor in head.state_dict().values()} == {"meta"}
+
+
+def test_a_head_made_on_meta_can_be_initialised_later(make):
+    with torch.device("meta"):
+        head = make(D, V)
+    head = head.to_empty(device="cpu")
+    head.reset_parameters()
+    own = {name: p for name, p in head.named_parameters() if not (name == "weight" and head.tied)}
+    assert all(bool((p.abs() <= 1.0).all()) for p in own.values())
+    assert all(bool((p == 0).all()) for name, p in own.items() if "bias" in name or "shift" in name)
+
+
+@pytest.mark.parametrize("name", ["flat", "grouped-linear"])
+def test_a_head_takes_the_dtype_of_the_weight_it_is_tied_to(name):
+    weight = torch.nn.Parameter(torch.randn(V, D, dtype=torch.bfloat16))
+    head = make_head(name, D, V, weight=weight)
+    assert head.weight is weight
+    assert head(torch.randn(3, D, dtype=torch.bfloat16), torch.tensor([0, 1, 2])).loss.isfinite()
+
+
+def test_double_weights_assigned_to_a_meta_head_are_served():
+    with torch.device("meta"):
+        head = make_head("grouped-linear", D, V)
+    head.load_state_dict(make_head("grouped-linear", D, V).double().state_dict(), assign=True)
+    assert head(torch.randn(3, D).double(), torch.tensor([0, 1, 2])).loss.dtype == torch.float64
+
+
 def test_fake_tensors_run_a_training_step(make):
     """What memory estimates without a GPU rest on."""
     with FakeTensorMode():
@@ -180,7 +214,7 @@ def test_prior_is_exactly_the_smoothed_unigram_distribution(make, ordered):
     [
         (torch.ones(V + 1), 1.0, r"counts must have shape \[103\], got \[104\]"),
         (-torch.ones(V), 2.0, "not negative"),
-        (torch.zeros(V), 0.0, "positive once smoothing"),
+        (torch.zeros(V), 0.0, "smoothing = 0.0 leaves a class without"),
         (torch.full((V,), torch.nan), 1.0, "finite"),
     ],
 )
@@ -241,6 +275,17 @@ def test_bad_input_is_named_in_one_line(make, hidden, target, options, error, me
         (("flat", D, 0), {}, ValueError, "num_classes"),
         (("grouped", D, V), {"num_groups": V + 1}, ValueError, "num_groups"),
         (("grouped", D, V), {"partition": Partition(50)}, ValueError, "partition is over 50 classes"),
+        (("grouped", D, V), {"partition": 10}, TypeError, "partition must be a Partition, got int"),
+        (("grouped", D, V), {"num_groups": 10.0}, TypeError, "num_groups must be an integer"),
+        (("flat", 8.0, V), {}, TypeError, "in_features must be an integer"),
+        (("flat", D, "100"), {}, TypeError, "num_classes must be an integer"),
+        (
+            ("flat", D, V),
+            {"weight": torch.ones(V, D)},
+            TypeError,
+            "weight must be an nn.Parameter .*got Tensor",
+        ),
+        (("flat", D, V), {"weight": torch.nn.Embedding(V, D)}, TypeError, "embedding.weight, got Embedding"),
         (("grouped", D, V), {"partition": Partition(V, 9), "num_groups": 8}, ValueError, "num_groups is 8"),
         (("grouped", D, V), {"modulation": "shift"}, ValueError, "modulation must be one of scale-shift"),
         (("grouped-linear", D, V), {"kernel": "triton"}, ValueError, "kernel"),

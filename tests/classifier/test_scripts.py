@@ -1,0 +1,53 @@
+"""The scripts run, and say what they should."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def script(name, *arguments):
+    command = [sys.executable, SCRIPTS / name, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_figure_of_a_run(finished, tmp_path):
+    result = script("figure_classification.py", finished, "--out", tmp_path / "new" / "figure.png")
+    assert result.returncode == 0, result.stderr
+    with Image.open(tmp_path / "new" / "figure.png") as figure:
+        assert figure.width > 1000
+
+
+def test_no_figure_of_what_is_no_run(tmp_path):
+    result = script("figure_classification.py", tmp_path)
+    assert result.returncode == 2
+    assert (
+        result.stderr
+        == f"figure_classification: {tmp_path}: no run of train_classifier with an evaluation to draw\n"
+    )
+
+
+@pytest.mark.slow
+def test_the_benchmark_writes_its_figures(tmp_path):
+    flags = (
+        "--rounds",
+        1,
+        "--batch-size",
+        2,
+        "--accumulate",
+        2,
+        "--json",
+        tmp_path / "b.json",
+        "--device",
+        "cpu",
+    )
+    result = script("bench_classifier.py", *flags)
+    assert result.returncode == 0, result.stderr
+    figures = json.loads((tmp_path / "b.json").read_text())
+    assert set(figures["images"]) >= {"throughput_ratio", "data_wait_fraction"}
+    assert set(figures["step"]) == {"linear, 10 classes", "grouped, 184,320 classes", "flat, 184,320 classes"}

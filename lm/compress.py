@@ -66,7 +66,8 @@ def compress_vocab(
         if new.bias is not None:
             new.bias.copy_(bias)
     elif isinstance(new, GroupedLinearHead):
-        slots = new.partition.slots(new.width, layer.weight.device)  # [G, width]
+        groups = torch.arange(new.partition.num_groups, device=layer.weight.device)
+        slots = new.partition.slots(groups, new.width)  # [G, width]
         padding = new.partition.padding(new.width, layer.weight.device)  # [G, width]
         new.weight.copy_(layer.weight[slots].masked_fill(padding.unsqueeze(-1), 0.0))
         new.shift.copy_(bias[slots].masked_fill(padding, 0.0)[:, : new.partition.group_size])

@@ -13,6 +13,7 @@ joint log-probabilities of the positions asked for.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -159,6 +160,7 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         shift_labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        logits_top_k: int | None = None,
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Any,
     ) -> CompressedLMOutput:
@@ -169,6 +171,9 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
             labels: [B, L], aligned with `input_ids`, as everywhere in `transformers`; −100 takes no part.
             shift_labels: [B, L], the target of each position, instead of `labels`.
             logits_to_keep: logits of the last so many positions, or of the positions listed; 0 is all.
+            logits_top_k: build only the so many largest logits, exactly, and −inf for the rest: no V-wide
+                work. `generate(..., top_k=50, logits_top_k=50)` writes what it would without, but sooner; 1
+                serves greedy decoding. Not for beams, penalties or other ways to look below the best.
             num_items_in_batch: what the summed loss is divided by, instead of the number of labels.
             kwargs: for the backbone.
 
@@ -193,7 +198,13 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         )
         if not training:
             keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            result.logits = self.head.log_prob(hidden[:, keep])  # [B, kept, V]
+            rows = hidden[:, keep]  # [B, kept, d]
+            if logits_top_k is None:
+                result.logits = self.head.log_prob(rows)  # [B, kept, V]
+            else:
+                best, classes = self.head.topk(rows, min(logits_top_k, self.head.num_classes))
+                empty = best.new_full((*rows.shape[:-1], self.head.num_classes), -math.inf)
+                result.logits = empty.scatter_(-1, classes, best)  # [B, kept, V]
             return result
         if shift_labels is None:
             assert labels is not None

@@ -1,0 +1,1 @@
+"""Language models with any output head, on short stories: the second experiment of the paper."""

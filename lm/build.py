@@ -1,0 +1,172 @@
+"""From the settings of a run to its text, its tokenizer and its model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, PreTrainedConfig
+
+from lm.config import TrainConfig
+from lm.model import CompressedLM, CompressedLMConfig, token_order
+from lm.sources import Source
+from lm.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer
+from sqrtvocab import AdaptiveHead, Head, Partition
+from sqrtvocab.heads.two_level import TwoLevelHead
+from sqrtvocab.training import UserError
+
+GPT_NEO_WINDOW = 256  # of its local attention, in the paper
+
+
+def open_tokenizer(spec: str, source: Source, cache: Path) -> TextTokenizer:
+    """The tokenizer that `--tokenizer` names; one that is trained on the data is trained once and kept.
+
+    Raises:
+        UserError: see `make_tokenizer`.
+    """
+    if not spec.startswith("train:"):
+        return make_tokenizer(spec)
+    key = hashlib.sha256(json.dumps([spec, source.train.fingerprint()]).encode()).hexdigest()[:12]
+    path = cache / f"tokenizer-{spec.removeprefix('train:')}-{key}.json"
+    if not path.exists():
+        tokenizer = make_tokenizer(spec, lambda: iter(source.train))
+        cache.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        tokenizer.save(draft)
+        draft.replace(path)
+    return load_tokenizer(path)
+
+
+def backbone_config(config: TrainConfig, tokenizer: TextTokenizer) -> PreTrainedConfig:
+    """The backbone's configuration for `transformers`."""
+    common: dict[str, Any] = {
+        "vocab_size": tokenizer.vocab_size,
+        "bos_token_id": tokenizer.end,
+        "eos_token_id": tokenizer.end,
+        "tie_word_embeddings": config.tie_embeddings,
+    }
+    if config.backbone == "gpt2":
+        return GPT2Config(
+            n_embd=config.hidden_size,
+            n_layer=config.num_layers,
+            n_head=config.num_attention_heads,
+            n_positions=config.seq_len,
+            resid_pdrop=config.dropout,
+            embd_pdrop=config.dropout,
+            attn_pdrop=config.dropout,
+            **common,
+        )
+    if config.backbone == "gpt-neo":
+        pairs, odd = divmod(config.num_layers, 2)
+        return GPTNeoConfig(
+            hidden_size=config.hidden_size,
+            num_layers=config.num_layers,
+            num_heads=config.num_attention_heads,
+            max_position_embeddings=config.seq_len,
+            attention_types=[[["global", "local"], pairs]] * (pairs > 0) + [[["global"], 1]] * odd,
+            window_size=GPT_NEO_WINDOW,
+            resid_dropout=config.dropout,
+            embed_dropout=config.dropout,
+            attention_dropout=config.dropout,
+            **common,
+        )
+    return LlamaConfig(
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_attention_heads,
+        num_key_value_heads=config.num_attention_heads,
+        intermediate_size=4 * config.hidden_size,
+        max_position_embeddings=config.seq_len,
+        **common,
+    )
+
+
+def build_model(
+    config: TrainConfig, tokenizer: TextTokenizer, counts: npt.NDArray[np.int64]
+) -> tuple[CompressedLM, Partition]:
+    """A new model, and the partition that says what "group" means for it.
+
+    Args:
+        counts: [V] how often each token occurs in the training text.
+
+    Raises:
+        UserError: more groups than tokens.
+    """
+    frequencies = torch.from_numpy(counts)
+    if config.num_groups is not None and config.num_groups > len(counts):
+        raise UserError(f"--num-groups {config.num_groups}: there are only {len(counts):,} tokens")
+    order = token_order(config.grouping, frequencies, config.seed)
+    is_flat = config.head == "flat"
+    model = CompressedLM(
+        CompressedLMConfig(
+            text_config=backbone_config(config, tokenizer),
+            head=config.head,
+            num_groups=config.num_groups,
+            ordered=order is not None and not is_flat,
+            # GPT-2's own output layer has no bias; a prior needs one.
+            head_options={"bias": config.prior} if is_flat else None,
+            tie_word_embeddings=config.tie_embeddings,
+        ),
+        order=None if is_flat else order,
+    )
+    if config.prior:
+        model.head.init_prior(frequencies)
+    head = model.head
+    own = head.partition if isinstance(head, TwoLevelHead) else None
+    return model, own or Partition(len(counts), config.num_groups, order)
+
+
+def parameter_table(model: CompressedLM) -> dict[str, int]:
+    """How many parameters each part has; tied ones count as the embedding's."""
+    total = sum(parameter.numel() for parameter in model.parameters())
+    embedding = sum(parameter.numel() for parameter in model.get_input_embeddings().parameters())
+    shared = {id(parameter) for parameter in model.get_input_embeddings().parameters()}
+    head = sum(parameter.numel() for parameter in model.head.parameters() if id(parameter) not in shared)
+    return {
+        "token embedding": embedding,
+        "transformer": total - embedding - head,
+        "head": head,
+        "total": total,
+    }
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    """What the output layer takes in training, for each token."""
+
+    multiply_adds: float
+    logits: float
+
+    def describe(self, tokens: int) -> str:
+        """One phrase, for a micro-batch of so many tokens."""
+        return (
+            f"{self.multiply_adds / 1e6:.2f} M multiply-adds a token, "
+            f"{4e-6 * self.logits * tokens:,.1f} MB of logits a micro-batch"
+        )
+
+
+def head_cost(head: Head, counts: npt.NDArray[np.int64]) -> HeadCost:
+    """The forward cost of `head` on tokens as frequent as `counts` [V] says."""
+    d, V = head.in_features, head.num_classes
+    if isinstance(head, TwoLevelHead):
+        outputs = head.partition.num_groups + head.partition.group_size
+        return HeadCost(d * outputs, outputs)
+    if isinstance(head, AdaptiveHead):
+        order = head.partition.order
+        shares = counts[slice(None) if order is None else order.cpu().numpy()] / counts.sum()  # by position
+        first = head.shortlist_size + head.num_clusters
+        cost, logits = float(d * first), float(first)
+        for tail, (start, stop) in zip(head.tails, pairwise(head.edges), strict=True):
+            share, width = float(shares[start:stop].sum()), tail.project.out_features
+            cost += d * width + share * width * (stop - start)
+            logits += share * (stop - start)
+        return HeadCost(cost, logits)
+    return HeadCost(d * V, V)

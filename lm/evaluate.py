@@ -1,0 +1,212 @@
+"""How well a language model predicts and how varied it writes; `eval_lm`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from lm.build import open_tokenizer
+from lm.config import EvalConfig
+from lm.corpus import Tokens, default_cache, open_corpus
+from lm.generate import continue_stories
+from lm.model import IGNORED, CompressedLM
+from lm.openings import SAMPLE_PROMPTS
+from lm.runs import TrainedRun, load_run, read_partition
+from lm.sources import open_source
+from sqrtvocab import Partition
+from sqrtvocab.heads.two_level import TwoLevelHead
+from sqrtvocab.training import Runtime, UserError, open_runtime, write_json
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model made of so many tokens."""
+
+    tokens: int
+    loss: float  # mean negative log-likelihood, in nats
+    group_loss: float
+    member_loss: float
+    token_accuracy: float
+    group_accuracy: float
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.loss, 700.0))
+
+    def bits_per_byte(self, tokens: Tokens) -> float:
+        """The loss by length of text, which does not depend on the tokenizer."""
+        return self.loss / math.log(2) * tokens.predictions / tokens.text_bytes
+
+    def scalars(self) -> dict[str, float]:
+        """For TensorBoard."""
+        return {
+            "loss/validation": self.loss,
+            "loss/validation_group": self.group_loss,
+            "loss/validation_member": self.member_loss,
+            "perplexity/validation": self.perplexity,
+            "accuracy/token": self.token_accuracy,
+            "accuracy/group": self.group_accuracy,
+        }
+
+
+def some_windows(tokens: Tokens, length: int, limit: int) -> list[int]:
+    """Windows of about `limit` predictions, spread evenly over the text; all of them for 0."""
+    total = tokens.windows(length, partial=True)
+    wanted = total if limit == 0 else min(total, max(1, limit // length))
+    return np.linspace(0, total, wanted, endpoint=False).astype(int).tolist()
+
+
+@torch.inference_mode()
+def evaluate(
+    model: CompressedLM,
+    tokens: Tokens,
+    windows: Sequence[int],
+    length: int,
+    partition: Partition,
+    runtime: Runtime,
+    batch_size: int,
+    show_progress: bool = False,
+) -> Evaluation:
+    """Score `model` on windows of a text, shared among the ranks; every rank gets the result for all.
+
+    Args:
+        partition: what "group" means for a head that has no groups.
+        show_progress: draw a bar.
+    """
+    was_training = model.training
+    model.eval()
+    sums = torch.zeros(6, dtype=torch.float64)  # tokens, the three losses, right tokens, right groups
+    mine = windows[runtime.rank :: runtime.world_size]
+    starts = tqdm(
+        range(0, len(mine), batch_size), desc="evaluating", unit="batch", leave=False, delay=2,
+        disable=not show_progress,
+    )  # fmt: skip
+    for start in starts:
+        inputs, targets = tokens.batch(mine[start : start + batch_size], length)
+        inputs, targets = inputs.to(runtime.device), targets.to(runtime.device)
+        with runtime.autocast():
+            hidden = model.backbone(input_ids=inputs, use_cache=False).last_hidden_state  # [B, L, d]
+            losses = model.head(hidden, targets, ignore_index=IGNORED, reduction="sum")
+            kept = targets != IGNORED
+            rows, truth = hidden[kept], targets[kept]  # [N, d], [N]
+            right, right_group = _right(model, rows, truth, partition)
+        batch = torch.stack([*losses, right.sum(), right_group.sum()]).double().cpu()
+        sums += torch.cat([torch.tensor([len(truth)], dtype=torch.float64), batch])
+    model.train(was_training)
+    count, *totals = runtime.sum(sums).tolist()
+    return Evaluation(int(count), *(total / count for total in totals))
+
+
+def _right(
+    model: CompressedLM, hidden: Tensor, target: Tensor, partition: Partition
+) -> tuple[Tensor, Tensor]:
+    """Whether the most probable token [N] and the most probable group [N] are the true ones."""
+    predicted = model.head.predict(hidden)
+    group = partition.split(target)[0]
+    if isinstance(model.head, TwoLevelHead):
+        guess = model.head.group(hidden).argmax(-1)
+    else:
+        guess = partition.split(predicted)[0]
+    return predicted == target, guess == group
+
+
+# ---- how varied it writes ----
+
+
+def distinct(texts: Sequence[str], n: int) -> float:
+    """Distinct n-grams of words among all n-grams of the texts; NaN if there are none."""
+    grams = [gram for text in texts for gram in _ngrams(text, n)]
+    return len(set(grams)) / len(grams) if grams else math.nan
+
+
+def repetition(texts: Sequence[str], n: int = 4) -> float:
+    """Share of a text's n-grams of words that it has said before, averaged over the texts; NaN if none."""
+    shares = [1 - len(set(grams)) / len(grams) for text in texts if (grams := _ngrams(text, n))]
+    return fmean(shares) if shares else math.nan
+
+
+def _ngrams(text: str, n: int) -> list[tuple[str, ...]]:
+    words = re.findall(r"[\w']+", text.lower())
+    return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+
+
+# ---- the command ----
+
+
+def report(config: EvalConfig) -> None:
+    """Run `eval_lm`: print a table and write it as JSON into the run folder.
+
+    Raises:
+        UserError: for input that cannot be used.
+    """
+    with open_runtime(config.device, config.precision, config.seed) as runtime:
+        run = load_run(config.run, config.checkpoint, runtime)
+        tokens = _validation_text(config, run)
+        length = run.config.seq_len
+        partition = read_partition(config.run, run.model.head, run.settings["groups"]).to(runtime.device)
+        windows = some_windows(tokens, length, config.tokens)
+        result = evaluate(
+            run.model, tokens, windows, length, partition, runtime, config.batch_size, show_progress=True
+        )
+        openings = [SAMPLE_PROMPTS[i % len(SAMPLE_PROMPTS)] for i in range(config.samples)]
+        texts = continue_stories(
+            run.model,
+            run.tokenizer,
+            openings,
+            max_tokens=config.max_tokens,
+            temperature=1.0,
+            top_k=0,
+            seed=config.seed,
+            batch_size=config.batch_size,
+        )
+    document = {
+        "run": str(config.run),
+        "checkpoint": config.checkpoint,
+        "step": run.state["step"],
+        "head": run.config.head,
+        "data": config.data or run.settings["data_used"],
+        "tokens": result.tokens,
+        "loss": result.loss,
+        "group_loss": result.group_loss,
+        "member_loss": result.member_loss,
+        "perplexity": result.perplexity,
+        "bits_per_byte": result.bits_per_byte(tokens),
+        "token_accuracy": result.token_accuracy,
+        "group_accuracy": result.group_accuracy,
+    }
+    if texts:
+        document |= {f"distinct_{n}": distinct(texts, n) for n in (1, 2, 3)}
+        document |= {"repetition": repetition(texts), "samples": len(texts)}
+    print(
+        f"{run.config.head} head on {run.config.backbone}, step {run.state['step']:,} ({config.checkpoint}), "
+        f"{result.tokens:,} validation tokens of {document['data']}\n"
+    )
+    for name, value in document.items():
+        if isinstance(value, float):
+            print(f"{name.replace('_', ' '):<16}{value:>10.4f}")
+    path = config.run / "eval.json"
+    write_json(path, document)
+    print(f"\nsaved as {path}")
+
+
+def _validation_text(config: EvalConfig, run: TrainedRun) -> Tokens:
+    trained, cache = run.config, config.cache or run.config.cache or default_cache()
+    # What `auto` found in training is named, so that evaluation does not find something else.
+    source = open_source(
+        config.data or run.settings["data_used"], trained.valid_fraction, trained.text_column, print
+    )
+    tokenizer = run.tokenizer
+    if config.data is None and open_tokenizer(trained.tokenizer, source, cache).digest != tokenizer.digest:
+        raise UserError(
+            f"--data: {source.name} has changed since training, and with it the tokenizer "
+            f"{trained.tokenizer}; name the text to score with --data"
+        )
+    return open_corpus(source, tokenizer, cache, print).validation

@@ -1,0 +1,236 @@
+"""The paper's five scores, given by another language model: grammar, creativity, consistency, plot and age.
+
+The judge reads an opening and how our model went on. It assesses the story in its own words first and grades
+it afterwards, in strict JSON. Every raw answer is kept, so a run that broke off is resumed, and answers can
+be read again by a better parser. What cannot be read counts as missing, never as zero.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lm.chat import ChatError, ChatServer, Message
+from sqrtvocab.training import UserError
+
+# The range of each score. Age is the writer's, in years, as the judge guesses it from the story.
+RANGES = {"grammar": (1, 10), "creativity": (1, 10), "consistency": (1, 10), "plot": (1, 10), "age": (2, 18)}
+_TRIES = 2  # an answer that cannot be read is asked for once more
+_RESAMPLES = 2000
+
+_INTRODUCTION = (
+    "A student was given the beginning of a children's story and had to go on with it. The symbol *** marks "
+    "the place where the student begins; whatever stands before it was given.\n\n{opening}***{continuation}"
+    "\n\nPlease give a short assessment of the student's part: Is the language correct? Is it creative? Does "
+    "it agree with the beginning? Does the plot make sense? How old may the student be? Do not grade yet."
+)
+_GRADING = (
+    "Now grade the student's part. Answer with one JSON object and nothing else, with exactly these keys: "
+    + ", ".join(f'"{name}" (a number from {low} to {high})' for name, (low, high) in RANGES.items())
+    + ". The age is the student's likely age in years."
+)
+
+
+@dataclass
+class Item:
+    """One story to be judged, and what the judge has said about it so far."""
+
+    number: int
+    opening: str
+    continuation: str
+    assessment: str | None = None
+    grades: list[str] = field(default_factory=list)  # raw answers
+
+    @property
+    def scores(self) -> dict[str, float] | None:
+        """The first answer that can be read, or None."""
+        return next((scores for raw in self.grades if (scores := parse(raw)) is not None), None)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing more to ask."""
+        return self.scores is not None or len(self.grades) >= _TRIES
+
+
+def parse(raw: str) -> dict[str, float] | None:
+    """The scores in a judge's answer; None unless it is one JSON object with all of them in their ranges."""
+    text = raw.strip()
+    if text.startswith("```") and text.endswith("```"):  # many models cannot help it
+        text = text.strip("`").removeprefix("json")
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(answer, dict) or set(answer) != set(RANGES):
+        return None
+    for name, (low, high) in RANGES.items():
+        value = answer[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            return None
+    return {name: float(answer[name]) for name in RANGES}
+
+
+class Journal:
+    """The file of a judgement: settings, stories and raw answers, one JSON record a line.
+
+    Args:
+        path: made if it does not exist.
+        settings: what the stories depend on; a file with other settings is refused.
+
+    Raises:
+        UserError: the file is of another judgement.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self.items: dict[int, Item] = {}
+        self._lock = threading.Lock()
+        records = list(_records(path)) if path.exists() else []
+        if records and records[0].get("settings") != dict(settings):
+            raise UserError(f"--out {path}: it holds a judgement with other settings; name another file")
+        for record in records[1:]:
+            self._apply(record)
+        self._file = path.open("a", encoding="utf-8")
+        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+            self._file.write("\n")  # a line torn by a kill; `_records` skips it
+        if not records:
+            self.add({"settings": dict(settings)})
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Append a record, and take note of it."""
+        with self._lock:
+            self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            self._file.flush()
+            self._apply(record)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _apply(self, record: dict[str, Any]) -> None:
+        if "continuation" in record:
+            self.items[record["number"]] = Item(record["number"], record["opening"], record["continuation"])
+        elif "assessment" in record:
+            self.items[record["number"]].assessment = record["assessment"]
+        elif "grade" in record:
+            self.items[record["number"]].grades.append(record["grade"])
+
+
+def judge_item(server: ChatServer, item: Item, journal: Journal) -> None:
+    """Ask for what is missing of one story's assessment and grades.
+
+    Raises:
+        ChatError: the server does not answer; what it has said before is kept.
+        UserError: the server refuses.
+    """
+    opening: list[Message] = [
+        {
+            "role": "user",
+            "content": _INTRODUCTION.format(opening=item.opening, continuation=item.continuation),
+        }
+    ]
+    if item.assessment is None:
+        journal.add({"number": item.number, "assessment": server.ask(opening)})
+    conversation = [
+        *opening,
+        {"role": "assistant", "content": item.assessment or ""},
+        {"role": "user", "content": _GRADING},
+    ]
+    while not item.done:
+        journal.add({"number": item.number, "grade": server.ask(conversation)})
+
+
+def judge_all(
+    server: ChatServer, journal: Journal, concurrency: int, progress: Callable[[], None] = lambda: None
+) -> list[str]:
+    """Judge all stories of the journal that are not done, `concurrency` at a time.
+
+    Returns:
+        What went wrong with the stories that the server gave no answer about; asking again may help.
+
+    Raises:
+        UserError: the server refuses.
+    """
+    waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    finished: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+    pending = [item for item in journal.items.values() if not item.done]
+    for item in pending:
+        waiting.put(item)
+
+    def work() -> None:
+        while True:
+            try:
+                item = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                judge_item(server, item, journal)
+                finished.put(None)
+            except Exception as error:  # given to the main thread
+                finished.put(error)
+
+    # Daemons, so that Ctrl-C need not wait for a slow server: all that has been answered is in the journal.
+    for _ in range(min(concurrency, len(pending))):
+        threading.Thread(target=work, daemon=True).start()
+    problems = []
+    for _ in pending:
+        error = finished.get()
+        if isinstance(error, ChatError):
+            problems.append(str(error))
+        elif error is not None:
+            raise error
+        progress()
+    return problems
+
+
+@dataclass(frozen=True)
+class Score:
+    """A mean over the stories with readable grades, with a 95 % bootstrap interval; NaN if there are none."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All scores of a judgement."""
+
+    scores: dict[str, Score]
+    stories: int
+    valid: int  # stories with readable grades
+
+    @property
+    def valid_rate(self) -> float:
+        return self.valid / self.stories if self.stories else math.nan
+
+
+def summarise(items: Sequence[Item], seed: int = 0) -> Summary:
+    """Means and intervals. Stories are resampled whole, as their scores belong together."""
+    rows = [item.scores for item in items if item.scores is not None]
+    if not rows:
+        return Summary(dict.fromkeys(RANGES, Score(math.nan, math.nan, math.nan)), len(items), 0)
+    table = np.array([[row[name] for name in RANGES] for row in rows])  # [n, 5]
+    draws = np.random.default_rng(seed).integers(len(rows), size=(_RESAMPLES, len(rows)))
+    means = table[draws].mean(1)  # [resamples, 5]
+    low, high = np.percentile(means, [2.5, 97.5], axis=0)
+    scores = {
+        name: Score(float(table[:, i].mean()), float(low[i]), float(high[i])) for i, name in enumerate(RANGES)
+    }
+    return Summary(scores, len(items), len(rows))
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text("utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:  # torn by a kill
+            continue
+        if isinstance(record, dict):
+            yield record

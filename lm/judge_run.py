@@ -1,0 +1,90 @@
+"""`judge_lm`: the stories of a trained run, graded by a judge, in a table, a file and TensorBoard."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+from lm.chat import server_from_environment
+from lm.config import JudgeConfig
+from lm.generate import continue_stories
+from lm.judge import Journal, Summary, judge_all, summarise
+from lm.openings import OPENINGS
+from lm.runs import load_run
+from sqrtvocab.training import RunError, UserError, open_runtime, write_json
+
+
+def judge(config: JudgeConfig) -> None:
+    """Run `judge_lm`.
+
+    Raises:
+        UserError: for input that cannot be used, before any story is written.
+        RunError: the server left stories without an answer; calling again asks about those only.
+    """
+    server = server_from_environment(config.model, config.timeout)
+    openings = [text for text in _openings(config.prompts) for _ in range(config.completions)]
+    path = config.out or config.run / "judge.jsonl"
+    with open_runtime(config.device, "fp32", config.seed) as runtime:
+        run = load_run(config.run, config.checkpoint, runtime)
+        settings = {
+            "step": run.state["step"],
+            "checkpoint": config.checkpoint,
+            "model": config.model,
+            "openings": openings,
+            "max_tokens": config.max_tokens,
+            "temperature": config.temperature,
+            "seed": config.seed,
+        }
+        journal = Journal(path, settings)
+        if len(journal.items) < len(openings):
+            texts = continue_stories(
+                run.model,
+                run.tokenizer,
+                openings,
+                max_tokens=config.max_tokens,
+                temperature=config.temperature,
+                seed=config.seed,
+            )
+            for number, (opening, text) in enumerate(zip(openings, texts, strict=True)):
+                if number not in journal.items:
+                    journal.add({"number": number, "opening": opening, "continuation": text})
+    with tqdm(total=len(openings), desc=f"judged by {config.model}", unit="story", leave=False) as bar:
+        bar.update(sum(item.done for item in journal.items.values()))
+        problems = judge_all(server, journal, config.concurrency, bar.update)
+    journal.close()
+
+    summary = summarise(list(journal.items.values()), config.seed)
+    _show(summary, config)
+    document = {"judge": config.model, **settings, **asdict(summary), "valid_rate": summary.valid_rate}
+    write_json(path.with_suffix(".json"), document)
+    with SummaryWriter(str(config.run)) as writer:
+        for name, score in summary.scores.items():
+            writer.add_scalar(f"judge/{name}", score.mean, run.state["step"])
+        writer.add_scalar("judge/valid_rate", summary.valid_rate, run.state["step"])
+    print(f"\nraw answers in {path}, scores in {path.with_suffix('.json')}")
+    if problems:
+        raise RunError(
+            f"{len(problems)} stories have no grade yet: {problems[0]}; call again to ask about them"
+        )
+
+
+def _show(summary: Summary, config: JudgeConfig) -> None:
+    print(f"{config.run}, judged by {config.model}: {summary.valid} of {summary.stories} grades readable\n")
+    print(f"{'':<13}{'mean':>7}{'95 % interval':>18}")
+    for name, score in summary.scores.items():
+        print(f"{name:<13}{score.mean:>7.2f}{f'{score.low:.2f} to {score.high:.2f}':>18}")
+
+
+def _openings(path: Path | None) -> tuple[str, ...]:
+    if path is None:
+        return OPENINGS
+    try:
+        lines = tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
+    except UnicodeDecodeError as error:
+        raise UserError(f"--prompts {path}: not UTF-8 at byte {error.start:,}") from error
+    if not lines:
+        raise UserError(f"--prompts {path}: no opening in it; expected one on each line")
+    return lines

@@ -1,0 +1,251 @@
+"""A causal language model of any `transformers` backbone with any of our heads, a citizen of `transformers`.
+
+    backbone = GPT2Config(n_embd=128, n_layer=8, n_head=8)
+    model = CompressedLM(CompressedLMConfig(text_config=backbone, head="grouped-linear"))
+    model(input_ids, labels=input_ids).loss.backward()
+    model.generate(input_ids, do_sample=True, top_k=40)
+    model.save_pretrained("folder"); CompressedLM.from_pretrained("folder")
+
+In training no V-wide tensor is built: the loss comes from the head. For decoding the logits are the exact
+joint log-probabilities of the positions asked for.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.cache_utils import Cache
+from transformers.configuration_utils import SubConfigSpec
+from transformers.utils import ModelOutput
+
+from sqrtvocab import HEADS, Head, Partition, make_head
+
+IGNORED = -100
+
+
+class CompressedLMConfig(PreTrainedConfig):
+    """A backbone's configuration and the head's settings.
+
+    Args:
+        text_config: the backbone's `PreTrainedConfig`, or a dict with its `model_type`.
+        head: name of the head, see `sqrtvocab.HEADS`.
+        num_groups: G; floor(√V) by default.
+        ordered: whether the classes have an order of their own (by frequency, say). The order itself is
+            stored with the weights.
+        head_options: further options of the head's class.
+        tie_word_embeddings: let the head (flat or grouped-linear) use the input embedding's weight.
+    """
+
+    model_type = "compressed_lm"
+    sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="gpt2")}  # noqa: RUF012
+
+    text_config: PreTrainedConfig | dict | None = None
+    head: str = "grouped-linear"
+    num_groups: int | None = None
+    ordered: bool = False
+    head_options: dict | None = None
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if isinstance(self.text_config, PreTrainedConfig):
+            # A copy, with its attention: the base class would reset that in a configuration that may belong
+            # to a model at work, which from then on would attend without a causal mask.
+            kwargs.setdefault("attn_implementation", self.text_config._attn_implementation)
+            self.text_config = copy.deepcopy(self.text_config)
+        super().__post_init__(**kwargs)
+
+
+@dataclass
+class CompressedLMOutput(ModelOutput):
+    """What `CompressedLM.forward` returns."""
+
+    loss: Tensor | None = None
+    """Negative log-likelihood of the labels: exactly what the flat softmax loss means."""
+    group_loss: Tensor | None = None
+    member_loss: Tensor | None = None
+    logits: Tensor | None = None
+    """[B, positions kept, V] log-probabilities, at least float32; None when labels are given."""
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class CompressedLM(PreTrainedModel, GenerationMixin):
+    """A backbone and a head.
+
+    Args:
+        config: see `CompressedLMConfig`.
+        backbone: use this one instead of a new one with random weights.
+        order: [V] the class at each position of the partition, if `config.ordered`; when not given, it comes
+            with the weights to be loaded.
+
+    Raises:
+        ValueError: settings of the head that do not fit.
+    """
+
+    config: CompressedLMConfig
+    config_class = CompressedLMConfig
+    base_model_prefix = "backbone"
+    supports_gradient_checkpointing = True
+    # What the backbone cannot do, it refuses itself.
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
+
+    def __init__(
+        self, config: CompressedLMConfig, backbone: PreTrainedModel | None = None, order: Tensor | None = None
+    ) -> None:
+        super().__init__(config)
+        self.backbone = AutoModel.from_config(config.text_config) if backbone is None else backbone
+        embedding = cast(nn.Parameter, self.backbone.get_input_embeddings().weight)
+        self.head = _make_head(config, embedding, order)
+        if config.tie_word_embeddings:
+            name = next(name for name, weight in self.backbone.named_parameters() if weight is embedding)
+            self._tied_weights_keys = {"head.weight": f"backbone.{name}"}
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Nothing: the head has initialised itself, and the backbone looks after itself."""
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """As in `transformers`, but a checkpoint that lacks weights is refused, not filled up at random.
+
+        Raises:
+            ValueError: naming the weights that the checkpoint lacks.
+        """
+        wants_info = kwargs.pop("output_loading_info", False)
+        model, info = cast(Any, super()).from_pretrained(*args, output_loading_info=True, **kwargs)
+        if missing := sorted(info["missing_keys"]):
+            raise ValueError(f"the checkpoint lacks weights of this model: {', '.join(missing)}")
+        # The head was made on the meta device; moving it lets it choose the kernel for where it is now.
+        model.head.to(model.head_device)
+        return (model, info) if wants_info else model
+
+    @property
+    def head_device(self) -> torch.device:
+        """Where the head computes."""
+        return next(self.head.parameters()).device
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.backbone.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.backbone.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> None:
+        """None: a head is more than a matrix, so `transformers` must not resize or tie it."""
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        shift_labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        logits_top_k: int | None = None,
+        num_items_in_batch: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> CompressedLMOutput:
+        """The loss if labels are given, else the logits.
+
+        Args:
+            input_ids: [B, L].
+            labels: [B, L], aligned with `input_ids`, as everywhere in `transformers`; −100 takes no part.
+            shift_labels: [B, L], the target of each position, instead of `labels`.
+            logits_to_keep: logits of the last so many positions, or of the positions listed; 0 is all.
+            logits_top_k: build only the so many largest logits, exactly, and −inf for the rest: no V-wide
+                work. `generate(..., top_k=50, logits_top_k=50)` writes what it would without, but sooner; 1
+                serves greedy decoding. Not for beams, penalties or other ways to look below the best.
+            num_items_in_batch: what the summed loss is divided by, instead of the number of labels.
+            kwargs: for the backbone.
+
+        Raises:
+            IndexError: a label outside the vocabulary.
+        """
+        training = labels is not None or shift_labels is not None
+        outputs = self.backbone(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=False if training and use_cache is None else use_cache,
+            **kwargs,
+        )
+        hidden = outputs.last_hidden_state  # [B, L, d]
+        result = CompressedLMOutput(
+            past_key_values=outputs.get("past_key_values"),
+            hidden_states=outputs.get("hidden_states"),
+            attentions=outputs.get("attentions"),
+        )
+        if not training:
+            keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            rows = hidden[:, keep]  # [B, kept, d]
+            if logits_top_k is None:
+                result.logits = self.head.log_prob(rows)  # [B, kept, V]
+            else:
+                best, classes = self.head.topk(rows, min(logits_top_k, self.head.num_classes))
+                empty = best.new_full((*rows.shape[:-1], self.head.num_classes), -math.inf)
+                result.logits = empty.scatter_(-1, classes, best)  # [B, kept, V]
+            return result
+        if shift_labels is None:
+            assert labels is not None
+            # Shift the labels, not the hidden states: one position a row is ignored, nothing d-wide copied.
+            shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)  # [B, L]
+        reduction = "mean" if num_items_in_batch is None else "sum"
+        parts = self.head(hidden, shift_labels, ignore_index=IGNORED, reduction=reduction)
+        divisor = 1 if num_items_in_batch is None else num_items_in_batch
+        result.loss, result.group_loss, result.member_loss = (part / divisor for part in parts)
+        return result
+
+
+AutoConfig.register(CompressedLMConfig.model_type, CompressedLMConfig)
+AutoModelForCausalLM.register(CompressedLMConfig, CompressedLM)
+
+
+def _make_head(config: CompressedLMConfig, embedding: nn.Parameter, order: Tensor | None) -> Head:
+    if config.head not in HEADS:
+        raise ValueError(f"no head is called {config.head!r}; the heads are {', '.join(HEADS)}")
+    text_config = config.get_text_config()
+    num_classes, features = text_config.vocab_size, text_config.hidden_size
+    options = dict(config.head_options or {})
+    if config.tie_word_embeddings:
+        if config.head not in ("flat", "grouped-linear"):
+            raise ValueError(f"tie_word_embeddings: the {config.head} head has no V x d weight to tie")
+        if embedding.shape[1] != features:
+            raise ValueError("tie_word_embeddings: the embedding is not as wide as the hidden state")
+        options["weight"] = embedding
+    if order is None and config.ordered:
+        order = torch.arange(num_classes)  # a place for the order that comes with the weights
+    if config.head == "adaptive":
+        return make_head(config.head, features, num_classes, order=order, **options)
+    if config.head == "flat":
+        return make_head(config.head, features, num_classes, **options)
+    partition = Partition(num_classes, config.num_groups, order)
+    return make_head(config.head, features, num_classes, partition=partition, **options)
+
+
+def token_order(grouping: str, counts: Tensor | Sequence[float], seed: int = 0) -> Tensor | None:
+    """The order of the classes for a grouping: "index" (None), "frequency" or "random"."""
+    counts = torch.as_tensor(counts)
+    if grouping == "frequency":
+        return Partition.by_frequency(counts).order
+    return Partition.random(len(counts), seed=seed).order if grouping == "random" else None

@@ -1,0 +1,93 @@
+"""A run folder of `train_lm`: what is in it, and how a trained model comes out of it again.
+
+config.json      the settings of the run
+tokenizer.json   its tokenizer
+best/, last/     checkpoints; each is also a folder that `CompressedLM.from_pretrained` reads
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from lm.config import ConfigError, TrainConfig
+from lm.model import CompressedLM
+from lm.tokenizer import TextTokenizer, load_tokenizer
+from sqrtvocab import Head, Partition
+from sqrtvocab.heads.two_level import TwoLevelHead
+from sqrtvocab.training import Runtime, UserError, load_checkpoint, read_config, save_checkpoint, write_json
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A trained model and what belongs to it."""
+
+    config: TrainConfig
+    settings: dict[str, Any]  # of the run, with what was resolved at its start
+    state: dict[str, Any]  # of the checkpoint
+    model: CompressedLM
+    tokenizer: TextTokenizer
+
+
+def load_run(run: Path, checkpoint: str, runtime: Runtime) -> TrainedRun:
+    """The model of a run, ready to be used.
+
+    Raises:
+        UserError: no run, no checkpoint, a damaged one, or one that does not fit the tokenizer beside it.
+    """
+    settings = read_config(run)
+    try:
+        config = TrainConfig.from_json(settings)
+    except ConfigError as error:
+        raise UserError(f"{run}: not a run of train_lm: {error}") from error
+    found = load_checkpoint(run, checkpoint)
+    if found is None:
+        raise UserError(f"{run}: no checkpoint `{checkpoint}`; the first evaluation writes it")
+    logging.disable_progress_bar()  # loading takes a moment, and has nothing to say
+    try:
+        model = CompressedLM.from_pretrained(found.folder)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"{found.folder}: cannot be loaded ({' '.join(str(error).split())[:300]})") from error
+    tokenizer = load_tokenizer(run / "tokenizer.json")
+    vocab_size = model.config.get_text_config().vocab_size
+    if tokenizer.digest != settings.get("tokenizer_digest") or tokenizer.vocab_size != vocab_size:
+        raise UserError(
+            f"{run / 'tokenizer.json'}: not the tokenizer that this model was trained with "
+            f"({tokenizer.vocab_size:,} tokens here, {vocab_size:,} in the model)"
+        )
+    return TrainedRun(config, settings, found.state, model.to(runtime.device).eval(), tokenizer)
+
+
+def save_model(
+    run: Path,
+    name: str,
+    model: CompressedLM,
+    state: dict[str, Any],
+    training: dict[str, Any] | None = None,
+) -> None:
+    """Write the checkpoint `run`/`name`, in a form that `from_pretrained` reads too."""
+    documents = {
+        "config.json": {**json.loads(model.config.to_json_string()), "architectures": [type(model).__name__]},
+        "generation_config.json": json.loads(model.generation_config.to_json_string()),
+    }
+    save_checkpoint(run, name, model, state, training, documents)
+
+
+def write_partition(run: Path, head: Head, partition: Partition) -> None:
+    """Keep what "group" means for a head that does not know it itself."""
+    if not isinstance(head, TwoLevelHead) and partition.order is not None:
+        write_json(run / "order.json", partition.order.tolist())
+
+
+def read_partition(run: Path, head: Head, num_groups: int) -> Partition:
+    """What "group" means for the head of this run."""
+    if isinstance(head, TwoLevelHead):
+        return head.partition
+    path = run / "order.json"
+    order = torch.tensor(json.loads(path.read_text("utf-8"))) if path.exists() else None
+    return Partition(head.num_classes, num_groups, order)

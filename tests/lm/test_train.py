@@ -1,0 +1,334 @@
+"""`train_lm`: what it writes, and that neither a kill nor more ranks change what it learns."""
+
+import json
+import math
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lm.build import head_cost, parameter_table
+from lm.config import TrainConfig
+from lm.model import CompressedLM, CompressedLMConfig
+from lm.presets import PRESETS
+from sqrtvocab.training import read_metrics
+
+MEASURED = ("minutes", "speed/tokens_per_s", "memory/peak")  # differ from run to run
+
+
+def records(run):
+    return [
+        {key: value for key, value in record.items() if key not in MEASURED}
+        for record in read_metrics(run / "metrics.jsonl")
+    ]
+
+
+def same_weights(one, other, name="last", **tolerance):
+    ours, theirs = (load_file(run / name / "model.safetensors") for run in (one, other))
+    assert ours.keys() == theirs.keys()
+    for key, weight in ours.items():
+        if tolerance:
+            torch.testing.assert_close(weight, theirs[key], **tolerance)
+        else:
+            assert torch.equal(weight, theirs[key]), key
+
+
+def wait_for_step(run, step):
+    for _ in range(3000):
+        path = run / "metrics.jsonl"
+        if path.exists() and any(row["step"] >= step for row in read_metrics(path)):
+            return
+        time.sleep(0.02)
+    pytest.fail(f"{run} never came to step {step}")
+
+
+# ---- what it writes ----
+
+
+def test_the_run_folder_tells_everything(finished):
+    names = {path.name for path in finished.iterdir() if not path.name.startswith("events")}
+    assert names == {"config.json", "tokenizer.json", "metrics.jsonl", "best", "last", "last.previous"}
+    settings = json.loads((finished / "config.json").read_text())
+    assert settings["vocab_size"] == 300
+    assert settings["groups"] == math.isqrt(300)
+    assert settings["sequences_per_step"] == 4
+    assert settings["total_steps"] == 20
+    assert TrainConfig.from_json(settings).hidden_size == 16
+
+
+def test_tensorboard(finished):
+    board = EventAccumulator(str(finished))
+    board.Reload()
+    assert set(board.Tags()["scalars"]) == {
+        "loss/train", "loss/group", "loss/member", "perplexity/train", "learning_rate", "speed/tokens_per_s",
+        "memory/peak", "loss/validation", "loss/validation_group", "loss/validation_member",
+        "perplexity/validation", "accuracy/token", "accuracy/group", "bits_per_byte",
+    }  # fmt: skip
+    texts = {tag.removesuffix("/text_summary") for tag in board.Tags()["tensors"]}
+    assert {"config", "parameters", "samples"} <= texts
+    story = board.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert "**Once upon a time**" in story
+
+
+def test_it_learns(finished):
+    losses = [row["loss/train"] for row in records(finished) if "loss/train" in row]
+    assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.2
+    for row in records(finished):
+        if "loss/group" in row:
+            assert row["loss/train"] == pytest.approx(row["loss/group"] + row["loss/member"], rel=1e-5)
+            assert row["perplexity/train"] == pytest.approx(math.exp(row["loss/train"]))
+
+
+def test_the_start_says_what_the_head_costs(run, tiny, tmp_path):
+    result = run("train", *tiny, "--max-steps", 1, "--out", tmp_path / "r")
+    lines = dict(line.split(None, 1) for line in result.err.splitlines() if " " in line)
+    assert lines["head"] == "grouped-linear, 17 groups of at most 18 tokens by frequency, prior"
+    assert "costs      0.00 M multiply-adds a token, 0.0 MB of logits" in result.err
+    assert "flat costs 0.00 M multiply-adds a token, 0.2 MB of logits a micro-batch" in result.err
+
+
+def test_a_checkpoint_is_a_model_of_transformers(finished):
+    model = CompressedLM.from_pretrained(finished / "best")
+    weights = load_file(finished / "best" / "model.safetensors")
+    assert model.config.head == "grouped-linear"
+    assert model.config.ordered
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, weights[name])
+    assert model.generation_config.eos_token_id == 0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--head", "flat"),
+        ("--head", "flat", "--tie-embeddings", "--no-prior"),
+        ("--head", "grouped", "--grouping", "index", "--no-prior", "--num-groups", 9),
+        ("--head", "grouped-linear", "--tie-embeddings", "--backbone", "gpt-neo", "--num-layers", 3),
+        ("--head", "adaptive", "--backbone", "llama"),
+        ("--grouping", "random", "--checkpoint-activations", "--precision", "bf16", "--dropout", 0.1),
+    ],
+)
+def test_every_head_and_backbone(run, tiny, tmp_path, flags):
+    out = tmp_path / "r"
+    result = run("train", *tiny, "--max-steps", 3, "--eval-every", 2, *flags, "--out", out)
+    assert result.code == 0, result.err
+    result = run("eval", out, "--samples", 0, "--device", "cpu", "--precision", "fp32")
+    assert result.code == 0, result.err
+    scored = json.loads((out / "eval.json").read_text())
+    assert scored["loss"] < math.log(300) + 0.1
+    trained = [row for row in records(out) if "loss/validation" in row][-1]
+    assert scored["group_accuracy"] == pytest.approx(trained["accuracy/group"], abs=0.25)
+
+
+def test_the_prior_is_there_from_the_first_step(run, tiny, tmp_path):
+    first = {}
+    for flag in ("--prior", "--no-prior"):
+        run("train", *tiny, "--max-steps", 1, flag, "--out", tmp_path / flag)
+        first[flag] = records(tmp_path / flag)[0]["loss/train"]
+    assert first["--prior"] < first["--no-prior"] - 0.5
+
+
+# ---- stopping and going on ----
+
+
+def test_resumed_is_as_if_never_stopped(run, tiny, tmp_path):
+    flags = [*tiny, "--dropout", 0.1, "--eval-every", 2, "--accumulate", 2]
+    assert run("train", *flags, "--max-steps", 4, "--out", tmp_path / "whole").code == 0
+    assert run("train", *flags, "--max-steps", 2, "--out", tmp_path / "parts").code == 0
+    assert run("train", *flags, "--max-steps", 4, "--out", tmp_path / "parts", "--resume", "auto").code == 0
+    same_weights(tmp_path / "whole", tmp_path / "parts")
+    assert records(tmp_path / "whole") == records(tmp_path / "parts")
+
+
+def test_killed_and_resumed_is_as_if_nothing_had_happened(start, run, tiny, tmp_path):
+    flags = [*tiny, "--eval-every", 5, "--max-steps", 40]
+    assert run("train", *flags, "--out", tmp_path / "whole").code == 0
+    killed = start("train", *flags, "--out", tmp_path / "parts")
+    wait_for_step(tmp_path / "parts", 8)
+    killed.kill()
+    killed.wait()
+    result = run("train", *flags, "--out", tmp_path / "parts", "--resume", "auto")
+    assert result.code == 0, result.err
+    assert ", from step 0" not in result.err
+    same_weights(tmp_path / "whole", tmp_path / "parts")
+    assert records(tmp_path / "whole") == records(tmp_path / "parts")
+
+
+def test_ctrl_c_saves(start, run, tiny, tmp_path):
+    flags = [*tiny, "--eval-every", 10_000, "--epochs", 500, "--out", tmp_path / "r"]
+    process = start("train", *flags)
+    wait_for_step(tmp_path / "r", 3)
+    process.kill(signal.SIGINT)
+    result = process.wait()
+    assert result.code == 0, result.err
+    assert "SIGINT received" in result.err
+    assert "go on with --resume auto" in result.err
+    step = json.loads((tmp_path / "r" / "last" / "state.json").read_text())["step"]
+    assert step >= 3
+    result = run("train", *flags, "--resume", "auto", "--max-steps", step)
+    assert "nothing to do" in result.err
+
+
+def test_a_batch_in_parts_is_the_same_batch(run, tiny, tmp_path):
+    for name, size, parts in (("one", 8, 1), ("two", 4, 2)):
+        flags = ["--batch-size", size, "--accumulate", parts, "--max-steps", 3, "--out", tmp_path / name]
+        assert run("train", *tiny, *flags).code == 0
+    same_weights(tmp_path / "one", tmp_path / "two", rtol=1e-3, atol=1e-5)
+
+
+def test_two_ranks_learn_what_one_does(start, run, tiny, tmp_path):
+    flags = [*tiny, "--max-steps", 4, "--eval-every", 2]
+    assert run("train", *flags, "--batch-size", 8, "--out", tmp_path / "one").code == 0
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    ranks = [
+        start(
+            "train", *flags, "--batch-size", 4, "--out", tmp_path / "two",
+            RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2",
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    first, second = [rank.wait() for rank in ranks]
+    assert (first.code, second.code) == (0, 0), first.err + second.err
+    same_weights(tmp_path / "one", tmp_path / "two", rtol=1e-3, atol=1e-5)
+    ours, theirs = records(tmp_path / "one")[-1], records(tmp_path / "two")[-1]
+    assert ours["loss/validation"] == pytest.approx(theirs["loss/validation"], rel=1e-4)
+    assert ours["accuracy/token"] == pytest.approx(theirs["accuracy/token"], abs=0.01)
+
+
+@pytest.mark.slow
+def test_torchrun_and_compile(story_file, tiny, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "lm.train"]
+    flags = ["--max-steps", 2, "--out", tmp_path / "r"]
+    subprocess.run([*command, *map(str, [*tiny, *flags])], check=True, capture_output=True)
+    assert (tmp_path / "r" / "best" / "model.safetensors").exists()
+    for flag in ("--compile", "--no-compile"):
+        plain = [sys.executable, "-m", "lm.train", *tiny, "--max-steps", 2, flag, "--out", tmp_path / flag]
+        subprocess.run(list(map(str, plain)), check=True, capture_output=True)
+    same_weights(tmp_path / "--compile", tmp_path / "--no-compile", rtol=1e-3, atol=1e-4)
+
+
+# ---- bad input ----
+
+
+def test_all_bad_flags_at_once(run, complaint):
+    flags = ("--hidden-size", 30, "--num-attention-heads", 8, "--lr", -1, "--batch-size", 0, "--dropout", 1)
+    line = complaint(run("train", *flags))
+    for part in (
+        "--hidden-size 30 must be divisible by --num-attention-heads 8",
+        "--lr must be a positive number, got -1.0",
+        "--batch-size must be at least 1, got 0",
+        "--dropout must be at least 0 and less than 1",
+    ):
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--seq-len", 100_000), "--seq-len 100000: longer than the training text, which has"),
+        (("--num-groups", 301), "--num-groups 301: there are only 300 tokens"),
+        (("--tokenizer", "nowhere"), "--tokenizer nowhere: no such file"),
+        (("--data", "nowhere"), "--data nowhere: no such file or folder"),
+        (("--head", "grouped", "--tie-embeddings"), "--tie-embeddings: --head grouped has no weight"),
+        (("--device", "cuda"), "--device cuda: torch"),
+    ],
+)
+def test_refused(run, complaint, tiny, tmp_path, flags, says):
+    out = tmp_path / "r"
+    result = run("train", *tiny, "--out", out, *flags, CUDA_VISIBLE_DEVICES="")
+    assert says in complaint(result)
+    assert not out.exists()
+
+
+def test_a_run_folder_in_use_and_another_run(run, complaint, tiny, finished):
+    assert "there is a run already" in complaint(run("train", *tiny, "--out", finished))
+    for flags, says in (
+        (("--head", "flat"), "head is 'grouped-linear' there and 'flat' here"),
+        (("--tokenizer", "gpt2"), "tokenizer is 'train:300' there and 'gpt2' here"),
+        (("--batch-size", 5), "sequences per step is 4 there and 5 here"),
+    ):
+        line = complaint(run("train", *tiny, *flags, "--resume", "auto", "--out", finished))
+        assert says in line
+
+
+def test_a_corrupt_checkpoint_falls_back_loudly(run, tiny, finished, tmp_path):
+    out = tmp_path / "r"
+    shutil.copytree(finished, out)
+    with (out / "last" / "model.safetensors").open("r+b") as file:
+        file.seek(-5, 2)
+        file.write(b"wrong")
+    result = run("train", *tiny, "--max-steps", 20, "--eval-every", 10, "--resume", "auto", "--out", out)
+    assert result.code == 0, result.err
+    assert "WARNING: checkpoint" in result.err
+    same_weights(finished, out)
+
+
+# ---- parts ----
+
+
+def test_help_needs_no_torch():
+    code = "import sys; import lm.cli; assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_presets_are_the_papers():
+    for size in (128, 256, 512):
+        paper = PRESETS[f"paper-{size}"]
+        assert (paper.hidden_size, paper.num_layers, paper.num_attention_heads) == (size, 8, 8)
+        assert (paper.head, paper.grouping, paper.prior) == ("grouped", "index", False)
+        assert (paper.seq_len, paper.batch_size, paper.epochs) == (512, 32, 1)
+    ablation = PRESETS["ablation"]
+    assert (ablation.hidden_size, ablation.num_layers, ablation.num_attention_heads) == (64, 4, 2)
+    assert ablation.epochs == 0.5
+    assert all(config.preset == name for name, config in PRESETS.items())
+
+
+@pytest.mark.slow
+def test_every_preset_runs(run, tiny, tmp_path):
+    for name in PRESETS:
+        small = ("--max-steps", 1, "--eval-tokens", 64, "--seq-len", 64, "--batch-size", 2)
+        data = tiny[:6]
+        flags = (
+            "--preset",
+            name,
+            *data,
+            *small,
+            "--sample-every",
+            0,
+            "--device",
+            "cpu",
+            "--out",
+            tmp_path / name,
+        )
+        result = run("train", *flags)
+        assert result.code == 0, result.err
+
+
+def test_costs_are_those_of_the_paper():
+    """512 tokens at hidden 128: in the output layer 0.029 G multiply-adds against 3.29 G."""
+    counts = torch.ones(50257).numpy()
+    with torch.device("meta"):
+        config = {"vocab_size": 50257, "n_embd": 128, "n_layer": 8, "n_head": 8, "model_type": "gpt2"}
+        models = {
+            head: CompressedLM(
+                CompressedLMConfig(text_config=dict(config), head=head, tie_word_embeddings=head == "flat")
+            )
+            for head in ("flat", "grouped", "adaptive")
+        }
+    costs = {head: 512 * head_cost(model.head, counts).multiply_adds / 1e9 for head, model in models.items()}
+    assert costs["flat"] == pytest.approx(3.29, abs=0.01)
+    assert costs["grouped"] == pytest.approx(0.029, abs=0.001)
+    assert costs["grouped"] < costs["adaptive"] < costs["flat"]
+    table = parameter_table(models["flat"])
+    assert table["total"] == 50257 * 128 + table["transformer"] + table["head"]
+    assert table["head"] == 50257  # the bias; the weight is the embedding's

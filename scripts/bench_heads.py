@@ -13,21 +13,15 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing as mp
 import platform
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 import tyro
-from tqdm import tqdm
 
 # torch is imported where it is used: --help must not wait for it.
 
@@ -41,9 +35,6 @@ SHAPES = [
 QUICK_SHAPES = [(1024, 128, 50257)]
 DECODE_SHAPE = (256, 512, 184320)
 QUICK_DECODE_SHAPE = (32, 512, 184320)
-
-TURN_SECONDS = 0.3  # a turn lasts at least this long: a single short step would be mostly cold caches
-SLOW_SECONDS = 5.0  # a contender slower than this takes two turns only
 
 BASELINE = "flat"
 DECODE_BASELINE = "dense"
@@ -89,7 +80,7 @@ def fail(message: str) -> int:
     return 2
 
 
-# ---- the contenders: name -> a function that makes (run one step, parameters of the head) ----
+# ---- the contenders: functions that make the step to be timed ----
 
 Step = Callable[[], Any]
 
@@ -103,9 +94,7 @@ def make_targets(kind: str, n: int, v: int, device: str) -> Any:
     return torch.multinomial(weights, n, replacement=True).to(device)
 
 
-def head_step(
-    name: str, options: dict[str, Any], shape: tuple[int, int, int], config: Config
-) -> tuple[Step, int]:
+def head_step(name: str, options: dict[str, Any], shape: tuple[int, int, int], config: Config) -> Step:
     import torch
 
     from sqrtvocab import make_head
@@ -122,10 +111,10 @@ def head_step(
         head.zero_grad()
         hidden.grad = None
 
-    return step, sum(p.numel() for p in head.parameters())
+    return step
 
 
-def torch_adaptive_step(shape: tuple[int, int, int], config: Config) -> tuple[Step, int]:
+def torch_adaptive_step(shape: tuple[int, int, int], config: Config) -> Step:
     """torch's module with the clusters that our adaptive head has."""
     import torch
 
@@ -142,12 +131,10 @@ def torch_adaptive_step(shape: tuple[int, int, int], config: Config) -> tuple[St
         head.zero_grad()
         hidden.grad = None
 
-    return step, sum(p.numel() for p in head.parameters())
+    return step
 
 
-def linear_peer_step(
-    loss: Callable[..., Any], shape: tuple[int, int, int], config: Config
-) -> tuple[Step, int]:
+def linear_peer_step(loss: Callable[..., Any], shape: tuple[int, int, int], config: Config) -> Step:
     """A peer that takes (hidden [N, d], weight [V, d], target [N])."""
     import torch
 
@@ -160,10 +147,10 @@ def linear_peer_step(
         loss(hidden, weight, target).backward()
         hidden.grad = weight.grad = None
 
-    return step, weight.numel()
+    return step
 
 
-def torch_chunked_step(shape: tuple[int, int, int], config: Config) -> tuple[Step, int]:
+def torch_chunked_step(shape: tuple[int, int, int], config: Config) -> Step:
     import torch.nn.functional as F
     from torch.nn import LinearCrossEntropyOptions
 
@@ -171,14 +158,14 @@ def torch_chunked_step(shape: tuple[int, int, int], config: Config) -> tuple[Ste
     return linear_peer_step(lambda h, w, y: F.linear_cross_entropy(h, w, y, options=options), shape, config)
 
 
-def liger_step(shape: tuple[int, int, int], config: Config) -> tuple[Step, int]:
+def liger_step(shape: tuple[int, int, int], config: Config) -> Step:
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
     fused = LigerFusedLinearCrossEntropyLoss()
     return linear_peer_step(lambda h, w, y: fused(w, h, y), shape, config)
 
 
-def cce_step(shape: tuple[int, int, int], config: Config) -> tuple[Step, int]:
+def cce_step(shape: tuple[int, int, int], config: Config) -> Step:
     """Cut cross entropy works in half precision only."""
     from cut_cross_entropy import linear_cross_entropy
 
@@ -188,7 +175,7 @@ def cce_step(shape: tuple[int, int, int], config: Config) -> tuple[Step, int]:
     return linear_peer_step(loss, shape, config)
 
 
-def gemm_step(weights_too: bool, shape: tuple[int, int, int], config: Config) -> tuple[Step, int]:
+def gemm_step(weights_too: bool, shape: tuple[int, int, int], config: Config) -> Step:
     """The products that a grouped head cannot do without: [N, d] x [d, G] and [N, d] x [d, S], and back."""
     import torch
 
@@ -206,7 +193,7 @@ def gemm_step(weights_too: bool, shape: tuple[int, int, int], config: Config) ->
         for tensor in (hidden, *weights):
             tensor.grad = None
 
-    return step, sum(weight.numel() for weight in weights)
+    return step
 
 
 def chunk_size(shape: tuple[int, int, int]) -> int:
@@ -214,11 +201,9 @@ def chunk_size(shape: tuple[int, int, int]) -> int:
     return max(1, min(shape[0], 2**24 // shape[2]))
 
 
-def contenders(
-    shape: tuple[int, int, int], device: str
-) -> dict[str, tuple[Callable[..., tuple[Step, int]], tuple]]:
-    """Name -> (maker, its first arguments); the maker also takes shape and config."""
-    found: dict[str, tuple[Callable[..., tuple[Step, int]], tuple]] = {
+def contenders(shape: tuple[int, int, int], device: str) -> dict[str, tuple[Callable[..., Step], tuple]]:
+    """Name -> (maker of a step, its first arguments); the maker also takes shape and config."""
+    found: dict[str, tuple[Callable[..., Step], tuple]] = {
         "flat": (head_step, ("flat", {})),
         "flat, chunked": (head_step, ("flat", {"chunk_size": chunk_size(shape)})),
         "adaptive": (head_step, ("adaptive", {})),
@@ -240,9 +225,7 @@ def contenders(
     return found
 
 
-def decode_step(
-    what: str, name: str, sharpness: float, shape: tuple[int, int, int], config: Config
-) -> tuple[Step, int]:
+def decode_step(what: str, name: str, sharpness: float, shape: tuple[int, int, int], config: Config) -> Step:
     """Decoding by the head's own method, or by way of the dense log_prob."""
     import torch
 
@@ -264,51 +247,10 @@ def decode_step(
         with torch.no_grad():
             by[what]()
 
-    return step, sum(p.numel() for p in head.parameters())
+    return step
 
 
-# ---- one process a contender ----
-
-
-def serve(
-    connection: Connection, maker: Callable[..., tuple[Step, int]], arguments: tuple, config: Config
-) -> None:
-    """Answer "measure" with (bytes, parameters) and "time" with seconds until told to stop."""
-    import torch
-
-    from sqrtvocab.measure import allocated_by
-
-    torch.set_num_threads(config.threads)
-    torch.manual_seed(0)
-    try:
-        step, parameters = maker(*arguments)
-        while (request := connection.recv()) != "stop":
-            if request == "measure":
-                connection.send((allocated_by(step, config.device).peak, parameters))
-            else:
-                connection.send(time_turn(step, config.device))
-    except Exception as error:  # reported by the parent, as one line of the table
-        connection.send(f"{type(error).__name__}: {error}".splitlines()[0])
-    except KeyboardInterrupt:
-        pass
-
-
-def time_turn(step: Step, device: str) -> float:
-    """Seconds a step, over as many steps as fill a turn."""
-    synchronise(device)
-    start, steps = time.perf_counter(), 0
-    while steps == 0 or time.perf_counter() - start < TURN_SECONDS:
-        step()
-        synchronise(device)
-        steps += 1
-    return (time.perf_counter() - start) / steps
-
-
-def synchronise(device: str) -> None:
-    import torch
-
-    if device == "cuda":
-        torch.cuda.synchronize()
+# ---- tables ----
 
 
 @dataclass
@@ -318,67 +260,23 @@ class Row:
     name: str
     milliseconds: float
     megabytes: float
-    parameters: int
+    parameters: int | None
     turns: int
 
 
-def race(
-    entries: dict[str, tuple[Callable[..., tuple[Step, int]], tuple]], config: Config, title: str
-) -> list[Row]:
-    """Let every contender warm up, then take turns; the rows in the order of the entries."""
-    context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "sqrtvocab"])
-    processes, connections = {}, {}
-    for name, (maker, arguments) in entries.items():
-        connections[name], theirs = context.Pipe()
-        processes[name] = context.Process(target=serve, args=(theirs, maker, arguments, config), daemon=True)
-        processes[name].start()
-        theirs.close()
-    memory: dict[str, tuple[int, int]] = {}
-    times: dict[str, list[float]] = {name: [] for name in entries}
-    try:
-        with tqdm(total=len(entries) * (config.repeats + 2), desc=title, leave=False, disable=None) as bar:
+def head_parameters(maker: Callable[..., Step], arguments: tuple) -> int | None:
+    """How many parameters a head has; bounds and peers have none to speak of."""
+    import torch
 
-            def ask(name: str, request: str) -> Any:
-                bar.set_postfix_str(name)
-                try:
-                    with suppress(BrokenPipeError):  # it may have failed before it was asked, and said why
-                        connections[name].send(request)
-                    answer = connections[name].recv()
-                except EOFError:
-                    answer = "ended without a word (out of memory?)"
-                bar.update()
-                if isinstance(answer, str):
-                    tqdm.write(f"{title}: {name}: {answer}", file=sys.stderr)
-                    return None
-                return answer
+    from sqrtvocab import make_head
 
-            for name in entries:
-                if (answer := ask(name, "measure")) is not None and (warm := ask(name, "time")) is not None:
-                    memory[name] = answer
-                    if warm > SLOW_SECONDS:  # such a long run warms nothing: it counts
-                        times[name].append(warm)
-            for _ in range(config.repeats):
-                for name in memory:
-                    if len(times[name]) >= 2 and median(times[name]) > SLOW_SECONDS:
-                        bar.update()
-                    elif (seconds := ask(name, "time")) is not None:
-                        times[name].append(seconds)
-    finally:
-        for name, process in processes.items():
-            with suppress(BrokenPipeError):
-                connections[name].send("stop")
-            process.join(timeout=5)
-            if process.is_alive():
-                process.kill()
-    return [
-        Row(name, 1e3 * median(times[name]), peak / 1e6, parameters, len(times[name]))
-        for name, (peak, parameters) in memory.items()
-        if times[name]
-    ]
-
-
-# ---- tables ----
+    if maker is not head_step:
+        return None
+    name, options, (_, d, v), _ = arguments
+    with torch.device("meta"):
+        tied = {"weight": torch.nn.Parameter(torch.empty(v, d))} if options.get("tied") else {}
+        head = make_head(name, d, v, **{k: x for k, x in options.items() if k != "tied"}, **tied)
+    return sum(parameter.numel() for parameter in head.parameters())
 
 
 def show(title: str, rows: list[Row], baseline: str) -> None:
@@ -390,8 +288,9 @@ def show(title: str, rows: list[Row], baseline: str) -> None:
         if reference is not None:
             faster = f"{reference.milliseconds / row.milliseconds:.1f}"
             less = f"{reference.megabytes / max(row.megabytes, 1e-9):.1f}"
+        parameters = "" if row.parameters is None else f"{row.parameters:,}"
         print(
-            f"{row.name:28}{row.milliseconds:10.1f}{faster:>10}{row.megabytes:10.1f}{less:>10}{row.parameters:13,}"
+            f"{row.name:28}{row.milliseconds:10.1f}{faster:>10}{row.megabytes:10.1f}{less:>10}{parameters:>13}"
         )
 
 
@@ -434,12 +333,25 @@ def main() -> None:
     config = tyro.cli(Config, description=__doc__)
     import torch
 
+    from sqrtvocab.measure.race import race
+
     if config.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(fail("--device cuda: no CUDA device here; leave the flag out to run on the CPU"))
     print(f"{machine(config)}; {config.targets} targets; medians of forward and backward")
     tables = []
     for title, entries, baseline, shape in cases(config):
-        rows = race(entries, config, title)
+        results = race(
+            entries,
+            repeats=config.repeats,
+            threads=config.threads,
+            device=config.device,
+            title=title,
+            preload=("torch", "sqrtvocab"),
+        )
+        rows = [
+            Row(name, 1e3 * r.seconds, r.peak / 1e6, head_parameters(*entries[name]), r.turns)
+            for name, r in results.items()
+        ]
         if not rows:
             raise SystemExit(f"bench_heads: {title}: every contender failed")
         show(title, rows, baseline)

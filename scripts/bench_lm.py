@@ -200,11 +200,9 @@ def write_step(name: str, shape: Shape, batch_size: int) -> Step:
 
 
 def bench_training(config: Config, shape: Shape) -> dict[str, Any]:
-    from sqrtvocab.measure.race import race
-
     optimizer = "fused"
     contenders = {name: (train_step, (name, shape, shape.batch_size, optimizer)) for name in TRAINED}
-    seconds = run_race(race, contenders, config, "training")
+    seconds = seconds_of(contenders, config, "training")
     tokens = shape.batch_size * shape.seq_len
     print(f"\ntraining, {shape.batch_size} x {shape.seq_len} tokens a step")
     print(f"{'':24}{'tokens/s':>12}{'x GPT-2':>10}")
@@ -245,12 +243,10 @@ def bench_memory(shape: Shape) -> dict[str, Any]:
 
 
 def bench_writing(config: Config, shape: Shape) -> dict[str, Any]:
-    from sqrtvocab.measure.race import race
-
     results = {}
     for batch_size in (1, 32):
         contenders = {name: (write_step, (name, shape, batch_size)) for name in WRITERS}
-        seconds = run_race(race, contenders, config, f"writing, batch {batch_size}")
+        seconds = seconds_of(contenders, config, f"writing, batch {batch_size}")
         print(f"\nwriting, batch {batch_size}")
         print(f"{'':30}{'ms/token':>12}{'x GPT-2':>10}")
         for name, value in seconds.items():
@@ -260,10 +256,10 @@ def bench_writing(config: Config, shape: Shape) -> dict[str, Any]:
     return {"ms_per_token": results}
 
 
-def run_race(
-    race: Callable[..., dict[str, float]], contenders: Any, config: Config, title: str
-) -> dict[str, float]:
-    return race(
+def seconds_of(contenders: Any, config: Config, title: str) -> dict[str, float]:
+    from sqrtvocab.measure.race import race
+
+    results = race(
         contenders,
         repeats=config.repeats,
         threads=config.threads,
@@ -271,6 +267,7 @@ def run_race(
         title=title,
         preload=("torch", "lm.model"),
     )
+    return {name: result.seconds for name, result in results.items()}
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Time contenders against each other on a machine that does other things too.
 
-Each contender lives in a process of its own. After a first run that warms it up they take turns, so that
-whatever slows the machine slows all of them alike. What counts are the ratios within one race.
+Each contender lives in a process of its own. Its first run warms it up and counts its memory; then they take
+turns, so that whatever slows the machine slows all of them alike. What counts are the ratios within one race.
 """
 
 from __future__ import annotations
@@ -13,30 +13,41 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 Step = Callable[[], Any]
-Maker = Callable[..., Step]
+Contender = tuple[Callable[..., Step], tuple[Any, ...]]
+"""A function that makes the step to be timed, and its arguments, both importable by another process."""
 
-TURN_SECONDS = 0.5  # a turn lasts at least this long: a single short step would be mostly cold caches
+TURN_SECONDS = 0.3  # a turn lasts at least this long: a single short step would be mostly cold caches
+SLOW_SECONDS = 5.0  # a contender slower than this takes two turns only
+
+
+class Result(NamedTuple):
+    """What a contender needed for a step."""
+
+    seconds: float
+    """Median over its turns."""
+    peak: int
+    """The most bytes that the step held at one time, over what it found."""
+    turns: int
 
 
 def race(
-    contenders: Mapping[str, tuple[Maker, tuple[Any, ...]]],
+    contenders: Mapping[str, Contender],
     *,
     repeats: int,
     threads: int,
     device: str,
     title: str,
     preload: tuple[str, ...] = ("torch",),
-) -> dict[str, float]:
-    """Median seconds of a step of each contender; one that fails is reported on stderr and left out.
+) -> dict[str, Result]:
+    """Run the race; a contender that fails is reported on stderr and left out.
 
     Args:
-        contenders: name -> (maker, arguments); both must be importable by another process.
-        repeats: turns of each.
+        repeats: turns of each contender, at least 1.
         threads: torch threads of each.
         title: of the progress bar.
         preload: modules imported once, before the processes begin.
@@ -51,52 +62,71 @@ def race(
         )
         processes[name].start()
         theirs.close()
+    peaks: dict[str, int] = {}
     times: dict[str, list[float]] = {name: [] for name in contenders}
-    failed: set[str] = set()
     try:
         with tqdm(total=len(contenders) * (repeats + 1), desc=title, leave=False, disable=None) as bar:
-            for turn in range(repeats + 1):
-                for name in contenders:
-                    bar.set_postfix_str(name)
-                    seconds = "" if name in failed else _ask(connections[name])
-                    if isinstance(seconds, float):
-                        if turn:  # the first only warms up
-                            times[name].append(seconds)
-                    elif seconds:
-                        failed.add(name)
-                        tqdm.write(f"{title}: {name}: {seconds}", file=sys.stderr)
-                    bar.update()
+
+            def ask(name: str, request: str) -> Any:
+                bar.set_postfix_str(name)
+                answer = _ask(connections[name], request)
+                bar.update()
+                if isinstance(answer, str):
+                    tqdm.write(f"{title}: {name}: {answer}", file=sys.stderr)
+                    peaks.pop(name, None)
+                    return None
+                return answer
+
+            for name in contenders:
+                if (peak := ask(name, "measure")) is not None:
+                    peaks[name] = peak
+            for _ in range(repeats):
+                for name in list(peaks):
+                    if len(times[name]) >= 2 and median(times[name]) > SLOW_SECONDS:
+                        bar.update()
+                    elif (seconds := ask(name, "time")) is not None:
+                        times[name].append(seconds)
     finally:
         for name, process in processes.items():
-            if process.is_alive():
+            with suppress(BrokenPipeError):
                 connections[name].send("stop")
             process.join(timeout=5)
             if process.is_alive():
                 process.kill()
-    return {name: median(seconds) for name, seconds in times.items() if seconds}
+    return {name: Result(median(times[name]), peak, len(times[name])) for name, peak in peaks.items()}
 
 
-def _ask(connection: Connection) -> float | str:
+def _ask(connection: Connection, request: str) -> int | float | str:
     with suppress(BrokenPipeError):  # it may have failed already, and left a message
-        connection.send("go")
+        connection.send(request)
     try:
-        answer: float | str = connection.recv()
+        answer: int | float | str = connection.recv()
     except (EOFError, ConnectionResetError):
         return "ended without a word (out of memory?)"
     return answer
 
 
 def _serve(
-    connection: Connection, maker: Maker, arguments: tuple[Any, ...], threads: int, device: str
+    connection: Connection,
+    maker: Callable[..., Step],
+    arguments: tuple[Any, ...],
+    threads: int,
+    device: str,
 ) -> None:
+    """Answer "measure" with bytes and "time" with seconds a step, until told to stop."""
     import torch
+
+    from sqrtvocab.measure.memory import allocated_by
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    synchronise = getattr(torch, device).synchronize if device in ("cuda", "mps") else (lambda: None)
+    synchronise = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     try:
         step = maker(*arguments)
-        while connection.recv() == "go":
+        while (request := connection.recv()) != "stop":
+            if request == "measure":
+                connection.send(allocated_by(step, device).peak)
+                continue
             start, steps = time.perf_counter(), 0
             while steps == 0 or time.perf_counter() - start < TURN_SECONDS:
                 step()

@@ -3,12 +3,17 @@
 import time
 
 import pytest
+import torch
 
 from sqrtvocab.measure.race import race
 
 
 def sleeper(seconds):
-    return lambda: time.sleep(seconds)
+    def step():
+        torch.zeros(1_000)
+        time.sleep(seconds)
+
+    return step
 
 
 def failing():
@@ -18,7 +23,9 @@ def failing():
 @pytest.mark.slow
 def test_a_race(capfd):
     entries = {"fast": (sleeper, (0.01,)), "slow": (sleeper, (0.2,)), "broken": (failing, ())}
-    seconds = race(entries, repeats=1, threads=1, device="cpu", title="test", preload=())
-    assert list(seconds) == ["fast", "slow"]
-    assert 0.01 <= seconds["fast"] < seconds["slow"]
+    results = race(entries, repeats=1, threads=1, device="cpu", title="test", preload=())
+    assert list(results) == ["fast", "slow"]
+    assert 0.01 <= results["fast"].seconds < results["slow"].seconds
+    assert results["fast"].turns == 1
+    assert results["fast"].peak >= 4_000
     assert "test: broken: ValueError: no such model" in capfd.readouterr().err

@@ -98,13 +98,13 @@ def _predictions(
     if isinstance(head, TwoLevelHead):  # `partition` is its own: nothing V-wide is needed
         top = head.topk(hidden, k)[1]  # [N, k]
         group_guess = head.group(hidden).argmax(-1)  # [N]
-        member_guess = head._member_logits(hidden, group[:, None])[:, 0].argmax(-1)  # [N]
+        member_guess = head.member_logits(hidden, group[:, None])[:, 0].argmax(-1)  # [N]
         rival = partition.join(group, member_guess)  # [N]
     else:
         log_probs = head.log_prob(hidden)  # [N, V]
         top = log_probs.topk(k).indices  # [N, k]
         group_guess = partition.split(top[:, 0])[0]  # [N]
-        rivals = partition.slots(device=hidden.device)[group]  # [N, S] the classes of the true group
+        rivals = partition.slots(group)  # [N, S] the classes of the true group
         best = log_probs.gather(1, rivals).argmax(-1, keepdim=True)  # [N, 1]
         rival = rivals.gather(1, best)[:, 0]  # [N]
     return top, (group_guess == group).long(), (rival == target).long()

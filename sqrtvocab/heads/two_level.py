@@ -57,7 +57,7 @@ class TwoLevelHead(Head):
     def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
         """Scores without the shift: hidden [N, d], groups [N, K] -> [N, K, ≥ S]; None is all G groups."""
 
-    def _member_logits(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
+    def member_logits(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
         """hidden [N, d], groups [N, K] -> [N, K, ≥ S] with −inf at the slots that are no class."""
         scores = self._member_scores(hidden, groups)
         return scores + self._shift_of(groups, scores.shape[-1])
@@ -80,12 +80,12 @@ class TwoLevelHead(Head):
 
     def _member_nll(self, hidden: Tensor, group: Tensor, member: Tensor, label_smoothing: float) -> Tensor:
         """−log P(member | group) of each token, [N]."""
-        logits = self._member_logits(hidden, group.unsqueeze(1)).squeeze(1)  # [N, ≥ S]
+        logits = self.member_logits(hidden, group.unsqueeze(1)).squeeze(1)  # [N, ≥ S]
         return token_nll(logits, member, label_smoothing, 1 / self.num_classes)
 
     def _log_prob(self, hidden: Tensor) -> Tensor:
         group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
-        member = F.log_softmax(wide(self._member_logits(hidden, None)), dim=-1)  # [N, G, ≥ S]
+        member = F.log_softmax(wide(self.member_logits(hidden, None)), dim=-1)  # [N, G, ≥ S]
         joint = (group.unsqueeze(-1) + member).flatten(1)  # [N, G·S]
         groups, members = self.partition.split(torch.arange(self.num_classes, device=hidden.device))
         return joint.index_select(1, groups * member.shape[-1] + members)  # [N, V]
@@ -107,7 +107,7 @@ class TwoLevelHead(Head):
             room = block_rows(len(rows) * max(self.partition.group_size, self.in_features))
             opened = slice(done, min(done + min(step, room), limit))
             groups = ranked[rows, opened]  # [R, K]
-            member = F.log_softmax(wide(self._member_logits(hidden[rows], groups)), dim=-1)  # [R, K, S]
+            member = F.log_softmax(wide(self.member_logits(hidden[rows], groups)), dim=-1)  # [R, K, S]
             joint = ranked_log_probs[rows, opened].unsqueeze(-1) + member
             found, slot = joint.flatten(1).topk(min(k, joint[0].numel()), dim=-1)  # [R, ≤ k]
             found_groups = groups.gather(1, slot // member.shape[-1])
@@ -126,7 +126,7 @@ class TwoLevelHead(Head):
 
     def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
         group = draw(wide(self.group(hidden)), generator)  # [N]
-        member = draw(wide(self._member_logits(hidden, group.unsqueeze(1)).squeeze(1)), generator)  # [N]
+        member = draw(wide(self.member_logits(hidden, group.unsqueeze(1)).squeeze(1)), generator)  # [N]
         return self.partition.join(group, member)
 
     def _set_prior(self, log_prior: Tensor) -> None:

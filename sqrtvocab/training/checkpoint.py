@@ -76,6 +76,7 @@ def save_checkpoint(
     shutil.rmtree(draft, ignore_errors=True)  # of a process that died here
     draft.mkdir(parents=True)
     save_model(model, str(draft / "model.safetensors"), metadata={"format": "pt"})
+    (draft / "model.safetensors").chmod(0o644)  # safetensors makes it readable by its owner alone
     if training is not None:
         torch.save(dict(training), draft / "training.pt")
     for file_name, document in (documents or {}).items():

@@ -22,9 +22,10 @@ from sqrtvocab.training import Runtime
 
 # 48 classes that differ in shape, colour and size; as many images for training as there are classes.
 TINY = [
-    "--only", "shape=circle,star", "--only", "pattern=solid", "--only", "rotation=0", "--only", "size=tiny,huge",
-    "--only", "texture=none", "--only", "opacity=1.0", "--only", "border=solid", "--images-per-class", "3",
-    "--batch-size", "4", "--accumulate", "2", "--eval-images", "12", "--workers", "0", "--device", "cpu",
+    "--only", "shape=circle,star", "--only", "pattern=solid", "--only", "rotation=0",
+    "--only", "size=tiny,huge", "--only", "texture=none", "--only", "opacity=1.0", "--only", "border=solid",
+    "--images-per-class", "3", "--batch-size", "4", "--accumulate", "2", "--eval-images", "12",
+    "--workers", "0", "--device", "cpu",
 ]  # fmt: skip
 
 

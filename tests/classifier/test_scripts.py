@@ -23,6 +23,7 @@ def test_the_figure_of_a_run(finished, tmp_path):
         assert figure.width > 1000
 
 
+@pytest.mark.slow
 def test_no_figure_of_what_is_no_run(tmp_path):
     result = script("figure_classification.py", tmp_path)
     assert result.returncode == 2

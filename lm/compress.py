@@ -89,7 +89,7 @@ def group_layer(head: GroupedLinearHead, hidden: Tensor | None) -> tuple[Tensor,
         torch.zeros(1, head.in_features).to(head.shift) if hidden is None else hidden.mean(0, keepdim=True)
     )
     # First order around the centre: the gradient of a log-sum-exp is the mean of the rows under its softmax.
-    logits = head._member_logits(centre, None)[0].float()  # [G, width]
+    logits = head.member_logits(centre, None)[0].float()  # [G, width]
     weight = torch.einsum("gs,gsd->gd", logits.softmax(-1), head.member_weight().float())  # [G, d]
     bias = logits.logsumexp(-1) - weight @ centre[0].float()  # [G]
     return (weight, bias) if hidden is None else _fit(head, hidden, weight, bias)
@@ -97,7 +97,8 @@ def group_layer(head: GroupedLinearHead, hidden: Tensor | None) -> tuple[Tensor,
 
 def _fit(head: GroupedLinearHead, hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """From weight [G, d] and bias [G], minimise the cross entropy to the exact P(group): a convex problem."""
-    blocks = [head._member_logits(rows, None).float().logsumexp(-1) for rows in head._blocks(hidden)]
+    few = max(1, 2**22 // head.num_classes)  # rows at a time: their logits are V wide
+    blocks = [head.member_logits(rows, None).float().logsumexp(-1) for rows in hidden.split(few)]
     wanted, rows = torch.cat(blocks).softmax(-1), hidden.float()  # [N, G], [N, d]
     parameters = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
     optimizer = torch.optim.LBFGS(parameters, max_iter=100, line_search_fn="strong_wolfe")

@@ -97,7 +97,8 @@ def group_layer(head: GroupedLinearHead, hidden: Tensor | None) -> tuple[Tensor,
 
 def _fit(head: GroupedLinearHead, hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """From weight [G, d] and bias [G], minimise the cross entropy to the exact P(group): a convex problem."""
-    blocks = [head.member_logits(rows, None).float().logsumexp(-1) for rows in head._blocks(hidden)]
+    few = max(1, 2**22 // head.num_classes)  # rows at a time: their logits are V wide
+    blocks = [head.member_logits(rows, None).float().logsumexp(-1) for rows in hidden.split(few)]
     wanted, rows = torch.cat(blocks).softmax(-1), hidden.float()  # [N, G], [N, d]
     parameters = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
     optimizer = torch.optim.LBFGS(parameters, max_iter=100, line_search_fn="strong_wolfe")

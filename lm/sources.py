@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
 import urllib.error
 import urllib.request
@@ -123,8 +124,8 @@ class Files(Documents):
             yield _cut_in_two(first, split, fraction)
             return
         for index, document in enumerate(chain([first, second], documents)):
-            # Spread evenly: as many as the fraction asks for among any number of documents.
-            held_out = int((index + 1) * fraction) > int(index * fraction)
+            # Spread evenly: as many as the fraction asks for among any number of documents, and the first.
+            held_out = math.ceil((index + 1) * fraction) > math.ceil(index * fraction)
             if held_out == (split == "validation"):
                 yield document
 

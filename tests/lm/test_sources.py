@@ -72,6 +72,8 @@ def test_valid_fraction(opened, tmp_path, fraction):
     source = opened(write(tmp_path / "x.txt"), fraction)
     assert len(list(source.validation)) == 20 * fraction
     assert not set(source.validation) & set(source.train)
+    few = opened(write(tmp_path / "few.txt", TEXTS[:3]), 0.01)
+    assert (len(list(few.train)), len(list(few.validation))) == (2, 1)  # never none
 
 
 def test_a_file_without_separator_is_one_document_and_says_so(opened, said, tmp_path):

@@ -88,11 +88,10 @@ def save_checkpoint(
         fsync(run)
     except (OSError, RuntimeError, SafetensorError) as error:  # torch.save reports a full disk as the second
         shutil.rmtree(draft, ignore_errors=True)
-        kept = next((str(folder) for folder in (final, previous) if folder.is_dir()), "none")
+        kept = next((folder for folder in (run / "last", final, previous) if folder.is_dir()), None)
+        left = "there was none before it" if kept is None else f"the checkpoint before it is kept: {kept}"
         problem = str(error).partition("\n")[0]
-        raise RunError(
-            f"cannot write {final}: {problem}; the checkpoint before it is kept: {kept}"
-        ) from error
+        raise RunError(f"cannot write {final} (is the disk full?): {problem}; {left}") from error
     if training is None:
         shutil.rmtree(previous, ignore_errors=True)
 

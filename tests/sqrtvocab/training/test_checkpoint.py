@@ -162,7 +162,7 @@ def test_a_full_disk_keeps_the_checkpoint_and_names_it(tmp_path, monkeypatch, fu
     monkeypatch.setattr(function, fail)
     with pytest.raises(RunError) as raised:
         save_steps(tmp_path, 2)
-    assert f"cannot write {tmp_path}/last: " in str(raised.value)
+    assert f"cannot write {tmp_path}/last (is the disk full?): " in str(raised.value)
     assert "no space left" in str(raised.value)
     assert str(raised.value).endswith(f"is kept: {tmp_path}/last")
     assert os.listdir(tmp_path) == ["last"]

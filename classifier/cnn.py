@@ -20,9 +20,8 @@ class Encoder(nn.Module):
     """Images to embeddings: three times convolution, 2x2 max-pool and ReLU, then one linear layer and ReLU.
 
     The paper names no pooling; without it the linear layer alone would have 655 million parameters. Pooling
-    comes
-    before the ReLU: the two commute, and this way round the ReLU has a quarter of the work (a step is 1.3x
-        faster).
+    comes before the ReLU: the two commute, and this way round the ReLU has a quarter of the work (a step is
+    1.3x faster).
     """
 
     def __init__(self) -> None:
@@ -44,8 +43,7 @@ class Encoder(nn.Module):
         """uint8 [N, 3, 100, 100] -> [N, 512].
 
         Inverted, so that the white background is 0: what the padding assumes, and most pixels then pass no
-            gradient
-        to the filters.
+        gradient to the filters.
         """
         x = 1 - images.float() / 255  # [N, 3, 100, 100]
         x = self.convolutions(x)  # [N, 128, 12, 12]

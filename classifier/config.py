@@ -88,11 +88,11 @@ class TrainConfig:
     eval_images: int = 5000
     """Validation images of each evaluation, the same ones every time; 0 takes them all."""
     out: Path | None = None
-    """Run folder; runs/classifier-<head>-<grouping> by default. TensorBoard overlays the runs of one
-    parent."""
+    """Run folder; runs/classifier-<classes>-<head>-<grouping> by default. TensorBoard overlays the runs of
+    one parent."""
     resume: str | None = None
-    """auto: continue the run in --out if it has begun, else begin. A path: continue the run in that
-    folder."""
+    """auto: continue the run in --out if it has begun, else begin. A path: continue the run in that folder,
+    with its settings unless other flags are given."""
     seed: int = 0
     """Decides the images, their order and the initial weights."""
 
@@ -107,6 +107,8 @@ class TrainConfig:
         for name in ("warmup_steps", "workers", "eval_images", "seed"):
             if getattr(self, name) is not None and getattr(self, name) < 0:
                 problems.append(f"{_flag(name)} must not be negative, got {getattr(self, name)}")
+        if self.seed >= 2**63:
+            problems.append(f"--seed must be below 2^63, got {self.seed}")
         for name in ("lr", "max_minutes"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
@@ -151,7 +153,7 @@ class TrainConfig:
         if self.resume not in (None, "auto"):
             return Path(str(self.resume))
         suffix = f"-{self.grouping}" if self.has_groups else ""
-        return self.out or Path("runs") / f"classifier-{self.head}{suffix}"
+        return self.out or Path("runs") / f"classifier-{self.space().num_classes}-{self.head}{suffix}"
 
     def num_workers(self, device_type: str, ranks_here: int) -> int:
         """`--workers`, or what suits the device: drawing takes 1 % of a CPU step, but a GPU needs several

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from shapesgen.ceiling import Ceiling, ceiling
 from shapesgen.choices import Split
 from shapesgen.dataset import MapStyle
 from shapesgen.errors import DamagedShardError, SettingsError
-from sqrtvocab.training import Runtime, UserError
+from sqrtvocab.training import RunError, Runtime, UserError
 
 ShapeImages = MapStyle  # either dataset of shapesgen
 
@@ -31,7 +33,10 @@ def open_images(config: TrainConfig, split: Split) -> ShapeImages:
     """
     space = config.space()
     if config.data is None:
-        return ShapesDataset(split, space, config.images_per_class, config.seed, config.rotation_cue)
+        try:
+            return ShapesDataset(split, space, config.images_per_class, config.seed, config.rotation_cue)
+        except ValueError as error:  # "images_per_class must be ..."
+            raise UserError(f"--{str(error).replace('_', '-')}") from error
     if not config.data.is_dir():
         raise UserError(
             f"--data {config.data}: no such folder; `shapesgen render --out {config.data}` makes it"
@@ -72,6 +77,19 @@ def _check_labels(images: ShapeImages, config: TrainConfig) -> None:
         )
 
 
+@contextmanager
+def image_errors(data: Path | None) -> Iterator[None]:
+    """Turn what may befall the images and the workers in mid-run into a `RunError`."""
+    try:
+        yield
+    except DamagedShardError as error:  # from a worker it comes with that worker's traceback in front
+        raise RunError(f"--data {data}: {str(error).splitlines()[-1].split('Error: ')[-1]}") from error
+    except (ConnectionResetError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+            raise
+        raise RunError(f"a process that draws images ended (out of memory?): {error}") from error
+
+
 def image_batches(
     images: ShapeImages, batches: Iterable[list[int]], workers: int, runtime: Runtime
 ) -> DataLoader[tuple[Tensor, Tensor]]:
@@ -89,9 +107,10 @@ def image_batches(
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Ctrl-C reaches all processes of a terminal, but the trainer still needs images to finish its step."""
+    """Ctrl-C and a scheduler's SIGTERM reach all processes, but the trainer still needs images to finish its
+    step. Workers end when the loader closes their queue or, by its watchdog, when the trainer is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class _WholeBatches(Dataset[tuple[Tensor, Tensor]]):
@@ -108,6 +127,13 @@ def sample_of(images: ShapeImages, count: int, seed: int) -> list[int]:
     """Indices of `count` images drawn at random (the same for the same seed), or of all of them for 0."""
     order = np.random.default_rng(seed).permutation(len(images)) if count else np.arange(len(images))
     return order[: count or None].tolist()
+
+
+def identity_of(images: ShapeImages) -> dict[str, Any]:
+    """What decides the images, as plain settings: another seed, other options or another sampling differ."""
+    recipe = images.recipe.to_config()
+    options = {name: ",".join(kept) for name, kept in recipe.pop("attributes").items()}
+    return {f"data_{name}": value for name, value in {**options, **recipe}.items()}
 
 
 def in_batches(indices: list[int], batch_size: int) -> list[list[int]]:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from classifier.cnn import IMAGE_SIZE, Classifier, make_classifier, make_partition
 from classifier.config import ConfigError, EvalConfig, TrainConfig
-from classifier.data import ceiling_of, image_batches, in_batches, open_images, sample_of
+from classifier.data import ceiling_of, image_batches, image_errors, in_batches, open_images, sample_of
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Head, Partition
 from sqrtvocab.heads.two_level import TwoLevelHead
@@ -115,6 +115,7 @@ def report(config: EvalConfig) -> None:
 
     Raises:
         UserError: for input that cannot be used.
+        RunError: if a file of images turns out to be damaged, or a worker ends.
     """
     try:
         trained = TrainConfig.from_json(
@@ -138,8 +139,10 @@ def report(config: EvalConfig) -> None:
         images = open_images(trained, config.split)
         chosen = sample_of(images, config.images, trained.seed)
         batches = image_batches(images, in_batches(chosen, config.batch_size), config.workers, runtime)
+        print(runtime.describe())
         progress = tqdm(batches, total=-(-len(chosen) // config.batch_size), unit="batch", leave=False)
-        result = evaluate(model, progress, partition, runtime, config.top_k)
+        with image_errors(trained.data):
+            result = evaluate(model, progress, partition, runtime, config.top_k)
 
     ceiling = ceiling_of(trained)
     rows = {
@@ -178,6 +181,7 @@ def report(config: EvalConfig) -> None:
 
 def _name_picture(path: Path, top_k: int, model: Classifier, space: AttributeSpace, runtime: Runtime) -> None:
     pixels = _read_picture(path)  # [1, 3, 100, 100]
+    print(runtime.describe())
     with torch.inference_mode(), runtime.autocast():
         hidden = model.eval().encoder(pixels.to(runtime.device))
         log_probs, classes = model.head.topk(hidden, min(top_k, space.num_classes))

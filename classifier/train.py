@@ -17,10 +17,13 @@ if __name__ == "__main__":  # first of all, so that `python -m classifier.train 
 
     raise SystemExit(train_main())
 
+import math
 import os
+import shlex
 import sys
 import time
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,24 +31,34 @@ from torch.nn.parallel import DistributedDataParallel
 
 from classifier.cnn import make_classifier, make_partition, parameter_table
 from classifier.config import TrainConfig
-from classifier.data import ceiling_of, class_counts, image_batches, in_batches, open_images, sample_of
+from classifier.data import (
+    ceiling_of,
+    class_counts,
+    identity_of,
+    image_batches,
+    image_errors,
+    in_batches,
+    open_images,
+    sample_of,
+)
 from classifier.evaluate import evaluate
 from classifier.figures import CONFUSED, confusion_figure, example_grid
-from shapesgen.errors import DamagedShardError
 from sqrtvocab.training import (
     BatchPlan,
     Logbook,
-    RunError,
     Runtime,
     StopWatch,
     Tally,
+    UserError,
     exchange_gradients,
     find_checkpoint,
     learning_rate,
     markdown_table,
+    not_finite,
     open_runtime,
     read_config,
     require_same,
+    require_same_checkpoint,
     require_space,
     save_checkpoint,
     share_of_mean,
@@ -54,9 +67,10 @@ from sqrtvocab.training import (
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
 SAME_RUN = (
-    "head", "num_classes", "grouping", "groups", "prior", "only", "rotation_cue", "drawn_on_the_fly",
-    "training_images", "images_per_step", "lr", "schedule", "warmup_steps", "seed",
+    "head", "num_classes", "grouping", "groups", "prior", "drawn_on_the_fly", "training_images",
+    "images_per_step", "eval_images", "seed",
 )  # fmt: skip
+MAY_CHANGE = ("lr", "schedule", "warmup_steps")  # such as a lower --lr after a loss that was not finite
 HPARAMS = ("head", "grouping", "groups", "num_classes", "prior", "images_per_step", "lr", "seed")
 EXAMPLES = 12  # validation images shown with captions
 
@@ -66,16 +80,15 @@ def train(config: TrainConfig) -> None:
 
     Raises:
         UserError: for input that cannot be used.
-        RunError: if the loss is not finite, or a file of images turns out to be damaged.
+        RunError: if the loss is not finite, a checkpoint cannot be written, a file of images turns out to be
+            damaged or a worker ends.
     """
-    try:
-        with (
-            open_runtime(config.device, config.precision, config.seed) as runtime,
-            StopWatch(config.max_minutes) as stop,
-        ):
-            _train(config, runtime, stop)
-    except DamagedShardError as error:  # from a worker it comes with that worker's traceback in front
-        raise RunError(f"--data {config.data}: {str(error).splitlines()[-1].split('Error: ')[-1]}") from error
+    with (
+        image_errors(config.data),
+        open_runtime(config.device, config.precision, config.seed) as runtime,
+        StopWatch(config.max_minutes) as stop,
+    ):
+        _train(config, runtime, stop)
 
 
 def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
@@ -84,6 +97,11 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
 
     space = config.space()
     train_images, validation_images = open_images(config, "train"), open_images(config, "validation")
+    if len(train_images) < runtime.world_size or not len(validation_images):
+        raise UserError(
+            f"{len(train_images)} training and {len(validation_images)} validation images are too few "
+            f"for {runtime.world_size} ranks"
+        )
     plan = BatchPlan(
         len(train_images), config.batch_size, config.accumulate, config.seed, runtime.rank, runtime.world_size
     )
@@ -108,27 +126,42 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     # Run folder: a new one, or one to go on with
 
     run = config.run_folder
+    images_settings = identity_of(train_images)
     settings = {
         **config.to_json(),
         "num_classes": space.num_classes,
         "groups": partition.num_groups,
         "drawn_on_the_fly": config.data is None,
+        **images_settings,
         "training_images": len(train_images),
         "images_per_step": plan.effective_batch,
         "total_steps": total_steps,
         "torch": torch.__version__,
     }
     checkpoint = find_checkpoint(run, config.resume)
+    require_same_checkpoint(checkpoint, run, runtime)
+    changes: list[str] = []
     step, minutes = 0, 0.0
     best = (-1.0, 0.0)  # accuracy, and minus the loss to choose among equals
     if checkpoint is not None:
-        require_same(read_config(run), settings, SAME_RUN, run)
+        saved = read_config(run)
+        keys = [*SAME_RUN, *images_settings]
+        if saved.get("schedule") == config.schedule == "cosine":
+            keys.append("total_steps")  # on which its learning rates depend
+        require_same(saved, settings, keys, run)
+        changes = [
+            f"{key} from {saved.get(key)} to {settings[key]}"
+            for key in MAY_CHANGE
+            if saved.get(key) != settings[key]
+        ]
         step, minutes = checkpoint.state["step"], checkpoint.state["minutes"]
-        best = (checkpoint.state["best"][0], checkpoint.state["best"][1])
+        if math.isfinite(sum(checkpoint.state["best"])):  # else any score is better
+            best = (checkpoint.state["best"][0], checkpoint.state["best"][1])
         checkpoint.load_weights(model)
         training = checkpoint.load_training()
         optimizer.load_state_dict(training["optimizer"])
-        scaler.load_state_dict(training["scaler"])
+        if training["scaler"]:  # empty if the run has not been in float16 so far
+            scaler.load_state_dict(training["scaler"])
     # At most there are `last`, the one before it and a draft, each with Adam's two moments, and `best` twice.
     weights = 4 * sum(parameter.numel() for parameter in model.parameters())
     require_space(run, 11 * weights + (64 << 20))
@@ -154,9 +187,12 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         "watch": f"tensorboard --logdir {run.parent}",
     }.items():
         book.say(f"{name:<11}{value}")
+    if changes:
+        book.say(f"{'changed':<11}{', '.join(changes)}")
     if step >= total_steps:
         book.say(
             f"nothing to do: the run has its {total_steps:,} steps; --epochs or --max-steps can add more"
+            + (" (with --schedule constant)" if config.schedule == "cosine" else "")
         )
         book.close()
         return
@@ -169,7 +205,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         model.compile()
     learner: nn.Module = model
     if runtime.world_size > 1:
-        learner = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+        learner = DistributedDataParallel(model, forward_sync_buffers=False, gradient_as_bucket_view=True)
     batches = iter(image_batches(train_images, plan.batches(step, total_steps), workers, runtime))
     tally = Tally(("loss", "group_loss", "member_loss"), runtime)
     log_every = 1 if runtime.device.type == "cpu" else 20  # reading numbers off a GPU makes it wait
@@ -177,6 +213,13 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     waited, window_images, window_began = 0.0, 0, time.perf_counter()
     metrics: dict[str, float] = {}
     reason = None
+
+    def save_last() -> None:
+        training = {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
+        save_checkpoint(run, "last", model, state(), training)
+
+    def state() -> dict[str, Any]:
+        return {"step": step, "minutes": minutes, "best": best, "metrics": metrics}
 
     while step < total_steps and reason is None:
         runtime.seed_step(step)
@@ -207,8 +250,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         optimizer.zero_grad(set_to_none=True)
         window_images += step_images
 
-        if runtime.any(stop.reason is not None):  # all ranks stop at the same step
-            reason = stop.reason or "another rank was told to stop"
+        reason = _stop_reason(stop, runtime)
         evaluating = step % config.eval_every == 0 or step == total_steps or reason is not None
         if not evaluating and step % log_every:
             continue
@@ -222,7 +264,10 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         axes = {"images": plan.items_before(step), "minutes": minutes}
         losses = {key: value / window_images for key, value in sums.items()}
         speed = window_images / seconds
-        memory = runtime.peak_memory() / 2**30  # GiB
+        slowest = runtime.max(torch.tensor([waited / seconds, runtime.peak_memory() / 2**30]).double())
+        wait_fraction, memory = (
+            slowest.tolist()
+        )  # of the rank that waits most, of the one that holds most GiB
         book.scalars(
             step,
             {
@@ -231,7 +276,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
                 "loss/member": losses["member_loss"],
                 "learning_rate": lr,
                 "speed/images_per_s": speed,
-                "speed/data_wait_fraction": waited / seconds,
+                "speed/data_wait_fraction": wait_fraction,
                 "memory/peak": memory,
             },
             **axes,
@@ -248,11 +293,15 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         # ----------------------------------------------------------------------------------------------------
         # Evaluate and save
 
+        if reason is not None and step < total_steps and runtime.is_main:
+            save_last()  # at once, for who sends a signal may not wait for the evaluation
         if evaluating:
             my_batches = in_batches(my_validation, config.batch_size)
             result = evaluate(
                 model, image_batches(validation_images, my_batches, workers, runtime), partition, runtime
             )
+            if not math.isfinite(result.loss):
+                raise not_finite("validation loss", step)
             metrics = {
                 "loss/validation": result.loss,
                 **result.accuracies(),
@@ -269,19 +318,28 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
                     book.figure(f"confusion/{name}", matrix, step)
                 score = (metrics["accuracy/overall"], -result.loss)
                 is_best, best = score > best, max(score, best)
-                state = {"step": step, "minutes": minutes, "best": best, "metrics": metrics}
                 if is_best:
-                    save_checkpoint(run, "best", model, state)
-                training = {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
-                save_checkpoint(run, "last", model, state, training)
+                    save_checkpoint(run, "best", model, state())
+                save_last()
             book.say(
                 f"step {step:,}: validation loss {result.loss:.3f}, group {metrics['accuracy/group']:.1%}, "
                 f"accuracy {metrics['accuracy/overall']:.1%} of {ceiling:.1%}"
             )
+            reason = reason or _stop_reason(stop, runtime)  # this step need not be evaluated twice
         waited, window_images, window_began = 0.0, 0, time.perf_counter()
 
     book.hparams({name: settings[name] for name in HPARAMS}, metrics)
-    if reason is not None:
-        book.say(f"stopped after step {step:,}: {reason}; go on with --resume auto")
+    if reason is not None and step < total_steps:
+        again = "train_classifier" if runtime.world_size == 1 else "torchrun ... -m classifier.train"
+        book.say(
+            f"stopped after step {step:,}: {reason}; go on with: {again} --resume {shlex.quote(str(run))}"
+        )
     book.say(f"saved in {run}; score it on the test images with: eval_classifier {run}")
     book.close()
+
+
+def _stop_reason(stop: StopWatch, runtime: Runtime) -> str | None:
+    """Why to stop now, the same on all ranks: they must stop at the same step."""
+    if not runtime.any(stop.reason is not None):
+        return None
+    return stop.reason or "another rank was told to stop"

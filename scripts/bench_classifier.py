@@ -26,7 +26,7 @@ from classifier.cnn import EMBEDDING, Classifier, make_classifier, make_partitio
 from classifier.config import TrainConfig
 from classifier.data import image_batches, open_images
 from sqrtvocab import make_head
-from sqrtvocab.training import BatchPlan, Runtime, open_runtime, share_of_mean
+from sqrtvocab.training import BatchPlan, Runtime, UserError, exit_code, open_runtime, share_of_mean
 
 Batch = tuple[Tensor, Tensor]
 
@@ -156,6 +156,8 @@ def bench_heads(args: Args, runtime: Runtime, batches: list[Batch]) -> dict[str,
 
 
 def main(args: Args) -> None:
+    if min(args.rounds, args.batch_size, args.accumulate) < 1:
+        raise UserError("--rounds, --batch-size and --accumulate must be at least 1")
     with open_runtime(args.device, "auto", seed=0) as runtime:
         print(runtime.describe())
         images, batches = bench_images(args, runtime)
@@ -171,4 +173,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    arguments = tyro.cli(Args)
+    raise SystemExit(exit_code("bench_classifier", lambda: main(arguments)))

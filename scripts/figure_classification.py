@@ -7,7 +7,6 @@ Reads `metrics.jsonl` of every run folder. Minutes are minutes of training, eval
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import tyro
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from sqrtvocab.training import UserError, exit_code, read_metrics
+from sqrtvocab.training import UserError, exit_code, read_config, read_metrics
 
 PANELS = {
     "accuracy/overall": "validation accuracy",
@@ -38,7 +37,7 @@ class Args:
 
 def label_of(run: Path) -> str:
     """What tells a run from the others: head, grouping, groups."""
-    config = json.loads((run / "config.json").read_text("utf-8"))
+    config = read_config(run)
     if config["head"] not in ("grouped", "grouped-linear"):
         return config["head"]
     return f"{config['head']}, {config['grouping']} (G = {config['groups']})"
@@ -70,9 +69,13 @@ def draw(runs: tuple[Path, ...]) -> Figure:
 
 
 def main(args: Args) -> None:
+    if not args.runs:
+        raise UserError("name at least one run folder of train_classifier")
     for run in args.runs:
-        if not (run / "metrics.jsonl").is_file() or not any(
-            "accuracy/overall" in record for record in read_metrics(run / "metrics.jsonl")
+        if (
+            not read_config(run)
+            or not (run / "metrics.jsonl").is_file()
+            or not any("accuracy/overall" in record for record in read_metrics(run / "metrics.jsonl"))
         ):
             raise UserError(f"{run}: no run of train_classifier with an evaluation to draw")
     args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -10,11 +10,11 @@ from sqrtvocab.training.checkpoint import Checkpoint, load_checkpoint, save_chec
 from sqrtvocab.training.errors import RunError, UserError, exit_code
 from sqrtvocab.training.logbook import Logbook, markdown_table, read_metrics
 from sqrtvocab.training.order import BatchPlan
-from sqrtvocab.training.run_folder import find_checkpoint, read_config, require_same
+from sqrtvocab.training.run_folder import find_checkpoint, read_config, require_same, require_same_checkpoint
 from sqrtvocab.training.runtime import Runtime, choose_device, choose_dtype, open_runtime
 from sqrtvocab.training.schedule import learning_rate
 from sqrtvocab.training.stop import StopWatch
-from sqrtvocab.training.tally import Tally
+from sqrtvocab.training.tally import Tally, not_finite
 
 __all__ = [
     "BatchPlan",
@@ -33,10 +33,12 @@ __all__ = [
     "learning_rate",
     "load_checkpoint",
     "markdown_table",
+    "not_finite",
     "open_runtime",
     "read_config",
     "read_metrics",
     "require_same",
+    "require_same_checkpoint",
     "require_space",
     "save_checkpoint",
     "share_of_mean",

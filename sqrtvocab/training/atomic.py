@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 from sqrtvocab.training.errors import UserError
@@ -20,12 +21,15 @@ def fsync(path: Path) -> None:
 
 
 def write_json(path: Path, document: object) -> None:
-    """Write `document` to `path` as indented JSON; a reader sees the old file or the new one, never half of
-    it."""
+    """Write `document` to `path` as indented JSON, by `write_text`."""
+    write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path`; a reader sees the old file or the new one, never half of it."""
     draft = path.with_name(f".{path.name}.tmp")
     with draft.open("w", encoding="utf-8") as file:
-        json.dump(document, file, indent=2, ensure_ascii=False)
-        file.write("\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
@@ -33,11 +37,17 @@ def write_json(path: Path, document: object) -> None:
 
 
 def require_space(folder: Path, needed: int) -> None:
-    """Raise `UserError` unless the disk that will hold `folder` (which need not exist) has `needed` bytes
-    free."""
+    """Raise `UserError` unless `folder` (which need not exist) can be written and checkpoints of `needed`
+    bytes fit on its disk, those that it holds already included."""
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=existing, prefix=".probe-"):
+            pass
+    except OSError as error:
+        raise UserError(f"--out {folder}: cannot write in {existing}: {error.strerror}") from error
     free = shutil.disk_usage(existing).free
-    if free < needed:
+    held = sum(file.stat().st_size for file in folder.glob("*/*"))
+    if free + held < needed:
         raise UserError(
             f"--out {folder}: not enough disk: {free / 1e9:.1f} GB free, "
             f"the checkpoints of this model need {needed / 1e9:.1f} GB"

@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
 from sqrtvocab.training.atomic import fsync, write_json
-from sqrtvocab.training.errors import UserError
+from sqrtvocab.training.errors import RunError, UserError
 
 
 @dataclass(frozen=True)
@@ -71,30 +72,49 @@ def save_checkpoint(
         state: JSON-able; `load_checkpoint` returns it.
         training: optimiser and scaler state dicts, needed to resume.
         documents: further JSON files to put beside the weights, by file name.
+
+    Raises:
+        RunError: if it cannot be written (the disk is full); says which checkpoint is left.
     """
     draft, final, previous = (run / part for part in (f".{name}.tmp", name, f"{name}.previous"))
+    try:
+        _write(draft, model, state, training, documents or {})
+        # Two renames, not one: a folder cannot be replaced. A crash between them leaves `previous`, which is
+        # whole.
+        if final.exists():
+            shutil.rmtree(previous, ignore_errors=True)
+            final.rename(previous)
+        draft.rename(final)
+        fsync(run)
+    except (OSError, RuntimeError, SafetensorError) as error:  # torch.save reports a full disk as the second
+        shutil.rmtree(draft, ignore_errors=True)
+        kept = next((folder for folder in (run / "last", final, previous) if folder.is_dir()), None)
+        left = "there was none before it" if kept is None else f"the checkpoint before it is kept: {kept}"
+        problem = str(error).partition("\n")[0]
+        raise RunError(f"cannot write {final} (is the disk full?): {problem}; {left}") from error
+    if training is None:
+        shutil.rmtree(previous, ignore_errors=True)
+
+
+def _write(
+    draft: Path,
+    model: nn.Module,
+    state: Mapping[str, Any],
+    training: Mapping[str, Any] | None,
+    documents: Mapping[str, object],
+) -> None:
     shutil.rmtree(draft, ignore_errors=True)  # of a process that died here
     draft.mkdir(parents=True)
     save_model(model, str(draft / "model.safetensors"), metadata={"format": "pt"})
     (draft / "model.safetensors").chmod(0o644)  # safetensors makes it readable by its owner alone
     if training is not None:
         torch.save(dict(training), draft / "training.pt")
-    for file_name, document in (documents or {}).items():
+    for file_name, document in documents.items():
         write_json(draft / file_name, document)
     files = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
     for file_name in files:
         fsync(draft / file_name)
     write_json(draft / "state.json", {**state, "sha256": files})  # flushes the folder too
-
-    # Two renames, not one: a folder cannot be replaced. A crash between them leaves `previous`, which is
-    # whole.
-    if final.exists():
-        shutil.rmtree(previous, ignore_errors=True)
-        final.rename(previous)
-    draft.rename(final)
-    fsync(run)
-    if training is None:
-        shutil.rmtree(previous, ignore_errors=True)
 
 
 def load_checkpoint(run: Path, name: str) -> Checkpoint | None:

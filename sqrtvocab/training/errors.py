@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
 
 
@@ -16,14 +17,21 @@ class RunError(Exception):
 
 
 def exit_code(program: str, command: Callable[[], None]) -> int:
-    """Run `command`, print what went wrong on one line (rank 0 only) and return the process's exit code."""
+    """Run `command`, print what went wrong on one line, with the rank unless it is 0, and return the exit
+    code."""
+    rank = os.environ.get("RANK", "0")
+    speaker = program if rank == "0" else f"{program}: rank {rank}"
     try:
         command()
-    except (UserError, RunError) as error:
-        if os.environ.get("RANK", "0") == "0":
-            print(f"{program}: {error}", file=sys.stderr)
+    except (UserError, RunError, OSError) as error:  # OSError: a full disk, a folder taken away
+        print(f"{speaker}: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
+    except Exception:
+        # A mistake of ours. Printed here, not by the interpreter, which would keep the frames alive and with
+        # them the loaders, whose workers ignore SIGTERM: the process would wait for them for ever.
+        traceback.print_exc()
+        return 1
     except KeyboardInterrupt:  # before the training loop took over the signal, or pressed twice
-        print(f"{program}: interrupted", file=sys.stderr)
+        print(f"{speaker}: interrupted", file=sys.stderr)
         return 130
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import json
 import math
-import os
 import shutil
 import sys
 import time
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
+
+from sqrtvocab.training.atomic import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,6 +127,4 @@ def _drop_after(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = [json.dumps(record) + "\n" for record in read_metrics(path) if record["step"] <= step]
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text("".join(kept), "utf-8")
-    os.replace(draft, path)
+    write_text(path, "".join(kept))

@@ -15,9 +15,8 @@ class BatchPlan:
     Each epoch is a fresh permutation of all items. A step takes the next `effective_batch` of them, whatever
     the number of ranks, so that one process and several see the same steps; the last step of an epoch takes
     what is left. Within a step every rank gets an equal share and cuts it into micro-batches of at most
-    `batch_size`. (A remainder
-    smaller than the number of ranks is left out of its epoch: a rank with nothing to do could not join the
-        others.)
+    `batch_size`. (A remainder smaller than the number of ranks is left out of its epoch: a rank with nothing
+    to do could not join the others.)
 
     Args:
         num_items: size of the training set.

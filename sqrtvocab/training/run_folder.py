@@ -7,8 +7,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sqrtvocab.training.checkpoint import Checkpoint, load_checkpoint
 from sqrtvocab.training.errors import UserError
+from sqrtvocab.training.runtime import Runtime
 
 
 def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
@@ -20,9 +23,11 @@ def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
             there.
 
     Raises:
-        UserError: if `run` is in use and `resume` is None, if there is nothing to resume at a path named
-            explicitly, or if every checkpoint is damaged.
+        UserError: if `run` is a file, if it is in use and `resume` is None, if there is nothing to resume at
+            a path named explicitly, or if every checkpoint is damaged.
     """
+    if run.exists() and not run.is_dir():
+        raise UserError(f"--out {run}: is a file, not a folder")
     if resume is None:
         if run.exists() and any(run.iterdir()):
             raise UserError(
@@ -35,6 +40,21 @@ def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
     if checkpoint is None and resume != "auto":
         raise UserError(f"--resume {resume}: no checkpoint `last` in that folder")
     return checkpoint
+
+
+def require_same_checkpoint(checkpoint: Checkpoint | None, run: Path, runtime: Runtime) -> None:
+    """Check that all ranks go on from the same step: without a shared disk they would train different models.
+
+    Raises:
+        UserError: on every rank, if they do not.
+    """
+    step = 0 if checkpoint is None else int(checkpoint.state["step"])
+    lowest, highest = (int(reduce(torch.tensor(step))) for reduce in (runtime.min, runtime.max))
+    if lowest != highest:
+        raise UserError(
+            f"--resume: in {run} some ranks find a checkpoint of step {lowest} and others of step {highest}; "
+            "all machines must see the same folder, undamaged"
+        )
 
 
 def read_config(run: Path) -> dict[str, Any]:

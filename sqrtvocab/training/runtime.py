@@ -72,6 +72,10 @@ class Runtime:
         """The elementwise minimum over all ranks, on every rank."""
         return self._reduce(values, dist.ReduceOp.MIN)
 
+    def max(self, values: Tensor) -> Tensor:
+        """The elementwise maximum over all ranks, on every rank."""
+        return self._reduce(values, dist.ReduceOp.MAX)
+
     def _reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
         if self.world_size > 1:
             values = values.clone()
@@ -82,7 +86,7 @@ class Runtime:
         """Whether `flag` holds on any rank. Through the CPU's own channel, so that no GPU is waited for."""
         if self.world_size == 1:
             return flag
-        return bool(self._reduce(torch.tensor(int(flag)), dist.ReduceOp.MAX))
+        return bool(self.max(torch.tensor(int(flag))))
 
     def gather(self, rows: Tensor) -> Tensor:
         """The rows of all ranks, which may differ in number, on the CPU of every rank: rank 0's first."""
@@ -112,7 +116,7 @@ def choose_device(device: Device, local_rank: int = 0) -> torch.device:
     """The device that the flag `--device` names; `auto` takes cuda before mps before cpu.
 
     Raises:
-        UserError: if this machine (or this torch build) has no such device.
+        UserError: if this machine (or this torch build) has no such device, or fewer GPUs than ranks.
     """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     name = next(name for name, there in available.items() if there) if device == "auto" else device
@@ -121,7 +125,14 @@ def choose_device(device: Device, local_rank: int = 0) -> torch.device:
         raise UserError(
             f"--device {name}: torch {torch.__version__} finds no {name} device here; use {others}"
         )
-    return torch.device("cuda", local_rank) if name == "cuda" else torch.device(name)
+    if name != "cuda":
+        return torch.device(name)
+    if local_rank >= torch.cuda.device_count():
+        raise UserError(
+            f"--device cuda: local rank {local_rank} has no GPU of its own, there are "
+            f"{torch.cuda.device_count()} here; start as many ranks (torchrun --nproc-per-node)"
+        )
+    return torch.device("cuda", local_rank)
 
 
 def choose_dtype(precision: Precision, device: torch.device) -> tuple[torch.dtype, str]:
@@ -149,9 +160,10 @@ def _keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:  # other C libraries have none
-        m_trim_threshold, m_mmap_threshold, never = -1, -3, 2**31 - 1
-        mallopt(m_mmap_threshold, never)
-        mallopt(m_trim_threshold, never)
+        m_trim_threshold, m_mmap_threshold, never, most = -1, -3, 2**31 - 1, 32 << 20
+        # Older ones refuse more than 32 MiB. Trimming later is of use only to what is not mapped by itself.
+        if mallopt(m_mmap_threshold, never) or mallopt(m_mmap_threshold, most):
+            mallopt(m_trim_threshold, never)
 
 
 @contextmanager

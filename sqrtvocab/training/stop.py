@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
 from types import FrameType, TracebackType
@@ -11,8 +12,8 @@ from types import FrameType, TracebackType
 class StopWatch:
     """Watches the clock and the signals SIGINT and SIGTERM while it is open (a context manager).
 
-    The first signal only sets `reason`, so the loop can finish its step, evaluate and save. The second acts
-    as it did before, for someone who really means it.
+    The first signal only sets `reason` (and rank 0 says so), so the loop can finish its step, save and
+    evaluate. The second acts as it did before, for someone who really means it.
     """
 
     def __init__(self, max_minutes: float | None = None) -> None:
@@ -44,8 +45,14 @@ class StopWatch:
         self._restore()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signal = f"{signal.Signals(number).name} received (once more ends it at once)"
+        self._signal = f"{signal.Signals(number).name} received"
         self._restore()
+        if (
+            os.environ.get("RANK", "0") == "0"
+        ):  # by os.write: the signal may have come in the midst of a print
+            clear = "\r\x1b[K" if os.isatty(2) else ""
+            end = "finishing the step, saving and evaluating; once more ends it at once"
+            os.write(2, f"{clear}{self._signal}: {end}\n".encode())
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

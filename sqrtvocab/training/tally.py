@@ -50,8 +50,13 @@ class Tally:
         *totals, bad = torch.cat([sums, bad_step[None]]).tolist()  # one transfer
         self._reset()
         if bad < self._never:
-            raise RunError(
-                f"the loss was not finite at step {int(bad)}; the last good checkpoint is kept. "
-                "Try a lower --lr, or --precision fp32, and go on with --resume auto"
-            )
+            raise not_finite("loss", int(bad))
         return dict(zip(self._names, totals, strict=True))
+
+
+def not_finite(what: str, step: int) -> RunError:
+    """The error to raise when the loss or the validation loss is not finite at `step`."""
+    return RunError(
+        f"the {what} was not finite at step {step}; the last good checkpoint is kept. "
+        "Run the command again with a lower --lr, or --precision fp32, and --resume auto"
+    )

@@ -58,6 +58,7 @@ class Process:
             for descriptor, path in zip((1, 2), self._files, strict=True):
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+            os.setpgid(0, 0)  # as under a shell or a scheduler, which signal all processes of a job
             signal.signal(signal.SIGINT, signal.default_int_handler)
             torch.set_num_threads(1)  # a pool of threads does not survive a fork
             os.environ.update(env)
@@ -74,6 +75,9 @@ class Process:
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
+
+    def kill_group(self, number: int) -> None:
+        os.killpg(self.pid, number)
 
     def wait(self) -> Result:
         status = os.waitpid(self.pid, 0)[1]
@@ -102,6 +106,16 @@ def train(start_train):
 
     def finish(*flags: object, **env: str) -> Result:
         return start_train(*flags, **env).wait()
+
+    return finish
+
+
+@pytest.fixture
+def bare_train(tmp_path):
+    """`train_classifier` with just the flags given, to its end."""
+
+    def finish(*flags: object) -> Result:
+        return Process(cli.train_main, flags, tmp_path, {}).wait()
 
     return finish
 

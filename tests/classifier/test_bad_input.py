@@ -44,6 +44,9 @@ def test_a_run_folder_that_exists(train, complaint, finished):
         (("--only", "pattern=striped"), "num classes is 48 there and 96 here"),
         (("--grouping", "index", "--num-groups", 7), "groups is 6 there and 7 here"),
         (("--batch-size", 5), "images per step is 8 there and 10 here"),
+        (("--only", "shape=cross"), "data shape is 'circle,star' there and 'circle,star,cross' here"),
+        (("--eval-images", 13), "eval images is 12 there and 13 here"),
+        (("--seed", 1), "data seed is 0 there and 1 here"),
     ],
 )
 def test_a_checkpoint_of_another_run(train, complaint, finished, flags, says):
@@ -80,6 +83,49 @@ def test_not_enough_disk(train, complaint, tmp_path, monkeypatch):
         f"--out {tmp_path}/r: not enough disk: 0.0 GB free, the checkpoints of this model need 0.5 GB" in line
     )
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "says"), [("file", "is a file, not a folder"), ("file/x", "Not a directory")]
+)
+def test_a_run_folder_that_cannot_be(train, complaint, tmp_path, out, says):
+    (tmp_path / "file").touch()
+    line = complaint(train("--out", tmp_path / out))
+    assert line.startswith(f"train_classifier: --out {tmp_path / out}: ")
+    assert line.endswith(says)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--head", "nonsense"), "nonsense"),
+        (("--nonsense",), "--nonsense"),
+        (("--seed", 2**63), "--seed must be below 2^63"),
+        (("--images-per-class", 10**9), "--images-per-class must be 1..16384, got 1000000000"),
+    ],
+)
+def test_flags_that_make_no_sense(train, complaint, flags, says):
+    assert says in complaint(train(*flags))
+
+
+def test_a_cosine_cannot_be_stretched(train, complaint, tmp_path):
+    flags = ["--schedule", "cosine", "--out", tmp_path / "r"]
+    assert train(*flags, "--max-steps", 1).code == 0
+    line = complaint(train(*flags, "--max-steps", 2, "--resume", "auto"))
+    assert "total steps is 1 there and 2 here" in line
+    assert train("--max-steps", 2, "--out", tmp_path / "r", "--resume", "auto").code == 0
+
+
+def test_the_same_options_in_other_words(train, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "r")
+    flags = ["--only", "shape=star", "--only", "shape=circle", "--max-steps", 4, "--eval-every", 2]
+    assert train(*flags, "--resume", tmp_path / "r").code == 0
+
+
+def test_fewer_images_than_ranks(train, complaint, monkeypatch, tmp_path):
+    monkeypatch.setattr("sqrtvocab.training.runtime.dist.init_process_group", lambda backend: None)
+    line = complaint(train("--out", tmp_path / "r", WORLD_SIZE="49"))
+    assert "48 training and 48 validation images are too few for 49 ranks" in line
 
 
 def test_all_bad_flags_at_once(train, complaint):

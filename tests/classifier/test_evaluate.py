@@ -105,7 +105,8 @@ def test_naming_a_picture(score, finished, tmp_path):
     Image.fromarray(pixels).save(tmp_path / "a.png")
     result = score(finished, "--image", tmp_path / "a.png", "--top-k", 4)
     assert result.code == 0, result.err
-    header, *rows = result.out.splitlines()
+    device, header, *rows = result.out.splitlines()
+    assert "float32 (" in device  # with the reason
     assert header.split() == ["probability", "class", *space.names]
     assert len(rows) == 4
     probabilities = [float(row.split("%")[0]) for row in rows]

@@ -75,6 +75,12 @@ def test_defaults_are_the_papers():
     assert PRESETS["paper"] == config
 
 
+def test_runs_of_other_classes_have_other_folders():
+    assert str(PRESETS["paper"].run_folder) == "runs/classifier-184320-grouped-aligned"
+    assert str(PRESETS["quickstart"].run_folder) == "runs/classifier-960-grouped-aligned"
+    assert str(TrainConfig(head="flat").run_folder) == "runs/classifier-184320-flat"
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_settings_survive_json(name):
     config = PRESETS[name]

@@ -27,10 +27,24 @@ def test_the_figure_of_a_run(finished, tmp_path):
 def test_no_figure_of_what_is_no_run(tmp_path):
     result = script("figure_classification.py", tmp_path)
     assert result.returncode == 2
+    assert result.stderr == f"figure_classification: {tmp_path}: no run folder (it has no config.json)\n"
+    (tmp_path / "config.json").write_text('{"head": "flat"}')
+    result = script("figure_classification.py", tmp_path)
+    assert result.returncode == 2
     assert (
         result.stderr
         == f"figure_classification: {tmp_path}: no run of train_classifier with an evaluation to draw\n"
     )
+    result = script("figure_classification.py")
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_no_benchmark_of_no_rounds():
+    result = script("bench_classifier.py", "--rounds", 0)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.slow

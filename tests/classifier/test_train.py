@@ -1,5 +1,6 @@
 """`train_classifier`: what it writes, and that neither a kill nor more ranks change what it learns."""
 
+import dataclasses
 import json
 import math
 import os
@@ -15,7 +16,8 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from sqrtvocab.training import load_checkpoint, read_metrics
+from classifier.evaluate import evaluate
+from sqrtvocab.training import RunError, load_checkpoint, read_metrics
 
 # Clocks and memory differ from run to run.
 MEASURED = ("minutes", "speed/images_per_s", "speed/data_wait_fraction", "memory/peak")
@@ -138,24 +140,67 @@ def test_kill_9_and_resume_ends_where_an_uninterrupted_run_ends(train, start_tra
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_cleanly(start_train, tmp_path, number):
+def test_a_signal_to_all_processes_ends_the_run_cleanly(start_train, tmp_path, number):
+    """The workers must outlive it, or the trainer could not finish its step."""
     out = tmp_path / "r"
-    process = start_train("--epochs", 1000, "--out", out)
+    process = start_train("--epochs", 1000, "--workers", 1, "--out", out)
     wait_for_step(out, 2)
-    process.kill(number)
+    process.kill_group(number)
     result = process.wait()
     assert result.code == 0, result.err
-    assert f"{number.name} received" in result.err
+    assert f"{number.name} received: finishing the step, " in result.err
     last = records(out)[-1]
     assert "accuracy/overall" in last
-    assert load_checkpoint(out, "last").state["step"] == last["step"]
+    state = load_checkpoint(out, "last").state
+    assert state["step"] == last["step"]
+    assert state["metrics"]["accuracy/overall"] == last["accuracy/overall"]
 
 
-def test_max_minutes_ends_the_run_cleanly(train, tmp_path):
+def test_a_signal_saves_before_it_evaluates(train, tmp_path, monkeypatch):
+    def fail(*args):
+        raise RunError("killed here, for the grace period is over")
+
+    monkeypatch.setattr("classifier.train.evaluate", fail)
+    assert train("--max-minutes", 1e-6, "--out", tmp_path / "r").code == 1
+    assert load_checkpoint(tmp_path / "r", "last").state["step"] == 1
+
+
+def test_what_was_evaluated_is_not_evaluated_again(train, tmp_path, monkeypatch):
+    """The signal comes in the midst of the evaluation of step 2."""
+
+    def evaluate_then_stop(*args):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(*args)
+
+    monkeypatch.setattr("classifier.train.evaluate", evaluate_then_stop)
+    result = train("--eval-every", 2, "--out", tmp_path / "r")
+    assert result.code == 0, result.err
+    assert [row["step"] for row in records(tmp_path / "r") if "accuracy/overall" in row] == [2]
+    assert "stopped after step 2: SIGTERM received" in result.err
+
+
+def test_a_killed_worker_ends_the_run_with_one_line(start_train, tmp_path):
+    out = tmp_path / "r"
+    process = start_train("--epochs", 1000, "--workers", 1, "--eval-every", 2000, "--out", out)
+    wait_for_step(out, 2)
+    find = ["ps", "-o", "pid=", "--ppid", str(process.pid)]
+    (worker,) = subprocess.run(find, capture_output=True, text=True, check=True).stdout.split()
+    os.kill(int(worker), signal.SIGKILL)
+    result = process.wait()
+    assert result.code == 1
+    assert "Traceback" not in result.err
+    assert result.err.splitlines()[-1].startswith("train_classifier: a process that draws images ended")
+
+
+def test_max_minutes_ends_the_run_cleanly(train, bare_train, tmp_path):
     result = train("--max-minutes", 1e-6, "--out", tmp_path / "r")
     assert result.code == 0, result.err
-    assert "--max-minutes 1e-06 reached; go on with --resume auto" in result.err
     assert load_checkpoint(tmp_path / "r", "last").state["step"] == 1
+    # The hint is a command that works as it stands, with the settings of the run.
+    hint = result.err.split("--max-minutes 1e-06 reached; go on with: train_classifier ")[1].splitlines()[0]
+    result = bare_train(*hint.split())
+    assert result.code == 0, result.err
+    assert load_checkpoint(tmp_path / "r", "last").state["step"] == 2
 
 
 def test_a_finished_run_has_nothing_left_to_do(train, finished, tmp_path):
@@ -167,11 +212,28 @@ def test_a_finished_run_has_nothing_left_to_do(train, finished, tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(train, tmp_path):
     out = tmp_path / "r"
-    result = train("--lr", 1e30, "--warmup-steps", 3, "--epochs", 9, "--eval-every", 1, "--out", out)
+    assert train("--max-steps", 1, "--out", out).code == 0
+    result = train("--lr", 1e30, "--max-steps", 9, "--out", out, "--resume", "auto")
     assert result.code == 1
     assert result.err.splitlines()[-1].startswith("train_classifier: the loss was not finite at step ")
     for value in weights(out).values():
         assert value.isfinite().all()
+    flags = ["--lr", 1e-4, "--warmup-steps", 3, "--max-steps", 3]
+    result = train(*flags, "--out", out, "--resume", "auto")
+    assert result.code == 0, result.err
+    assert "changed    lr from 1e+30 to 0.0001, warmup_steps from 0 to 3" in result.err
+
+
+def test_a_validation_loss_that_is_not_finite_is_not_saved(train, tmp_path, monkeypatch):
+    def spoiled(*args):
+        return dataclasses.replace(evaluate(*args), loss=math.nan)
+
+    monkeypatch.setattr("classifier.train.evaluate", spoiled)
+    result = train("--max-steps", 1, "--out", tmp_path / "r")
+    assert result.code == 1
+    assert "the validation loss was not finite at step 1; " in result.err.splitlines()[-1]
+    assert not {"best", "last"} & set(os.listdir(tmp_path / "r"))
+    assert "NaN" not in (tmp_path / "r" / "metrics.jsonl").read_text()
 
 
 # ---- accumulation and ranks
@@ -205,27 +267,36 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
+def start_ranks(start_train, *flags):
+    """The same command on two ranks, which differ only in what `flags`, a list for each, add."""
+    job = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    return [
+        start_train(*more, RANK=str(rank), LOCAL_RANK=str(rank), **job) for rank, more in enumerate(flags)
+    ]
+
+
 def test_two_ranks_learn_what_one_process_learns(train, start_train, tmp_path):
     """Steps of 20, 20 and 8 images."""
     flags = ["--max-steps", 5, "--eval-every", 3]
     assert train(*flags, "--batch-size", 10, "--accumulate", 2, "--out", tmp_path / "one").code == 0
-    port = free_port()
-    ranks = [
-        start_train(
-            *flags,
-            *("--batch-size", 5, "--accumulate", 2, "--out", tmp_path / "two"),
-            **{"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"},
-            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-        )
-        for rank in range(2)
-    ]
-    first, second = [rank.wait() for rank in ranks]
+    flags += ["--batch-size", 5, "--accumulate", 2, "--out", tmp_path / "two"]
+    first, second = [rank.wait() for rank in start_ranks(start_train, flags, flags)]
     assert (first.code, second.code) == (0, 0), first.err + second.err
     assert second.err == ""  # only rank 0 speaks
     compare(tmp_path / "one", tmp_path / "two")
     # And the run of two ranks goes on alone, since a step keeps its twenty images.
     more = ["--max-steps", 6, "--batch-size", 20, "--accumulate", 1, "--resume", tmp_path / "two"]
     assert train(*more).code == 0
+
+
+def test_ranks_that_see_different_folders_do_not_train(start_train, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "here")
+    flags = ["--resume", "auto", "--batch-size", 2, "--out"]
+    ranks = start_ranks(start_train, [*flags, tmp_path / "here"], [*flags, tmp_path / "elsewhere"])
+    for result, speaker in zip([rank.wait() for rank in ranks], ("", "rank 1: "), strict=True):
+        assert result.code == 2, result.err
+        assert result.err.startswith(f"train_classifier: {speaker}--resume: in {tmp_path}")
+        assert "some ranks find a checkpoint of step 0 and others of step 4" in result.err
 
 
 @pytest.mark.slow

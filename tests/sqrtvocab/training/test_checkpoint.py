@@ -4,12 +4,16 @@ import contextlib
 import json
 import os
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from sqrtvocab.training import (
+    RunError,
     UserError,
     find_checkpoint,
     load_checkpoint,
@@ -141,6 +145,30 @@ def test_a_crash_at_any_moment_leaves_a_checkpoint(tmp_path, monkeypatch, call):
     assert load_checkpoint(tmp_path, "last").state["step"] == 4
 
 
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        ("sqrtvocab.training.checkpoint.save_model", SafetensorError("I/O error: no space left")),
+        ("torch.save", RuntimeError("file write failed: no space left\nframe #1")),
+        ("os.fsync", OSError(28, "no space left")),
+    ],
+)
+def test_a_full_disk_keeps_the_checkpoint_and_names_it(tmp_path, monkeypatch, function, error):
+    save_steps(tmp_path, 1)
+
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(function, fail)
+    with pytest.raises(RunError) as raised:
+        save_steps(tmp_path, 2)
+    assert f"cannot write {tmp_path}/last (is the disk full?): " in str(raised.value)
+    assert "no space left" in str(raised.value)
+    assert str(raised.value).endswith(f"is kept: {tmp_path}/last")
+    assert os.listdir(tmp_path) == ["last"]
+    assert load_checkpoint(tmp_path, "last").state["step"] == 1
+
+
 def test_weights_of_another_model(tmp_path):
     save_checkpoint(tmp_path, "best", nn.Linear(2, 3), {})
     with pytest.raises(UserError, match="is of another model") as error:
@@ -194,3 +222,24 @@ def test_disk_space(tmp_path):
     require_space(tmp_path / "not" / "yet", 1)
     with pytest.raises(UserError, match=r"--out .*: not enough disk: .* GB free, .* need 1000000000.0 GB"):
         require_space(tmp_path / "not" / "yet", 10**18)
+
+
+def test_what_is_there_already_needs_no_space(tmp_path, monkeypatch):
+    save_steps(tmp_path / "run", 1)
+    held = sum(file.stat().st_size for file in (tmp_path / "run" / "last").iterdir())
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
+    require_space(tmp_path / "run", held + 10)
+    with pytest.raises(UserError, match="not enough disk"):
+        require_space(tmp_path / "run", held + 11)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        UserError, match=rf"--out {tmp_path}/file/x: cannot write in .*/file: Not a directory"
+    ):
+        require_space(tmp_path / "file" / "x", 1)
+    with pytest.raises(UserError, match=r"--out /proc/x: cannot write in /"):
+        require_space(Path("/proc/x"), 1)
+    with pytest.raises(UserError, match=rf"--out {tmp_path}/file: is a file, not a folder"):
+        find_checkpoint(tmp_path / "file", None)

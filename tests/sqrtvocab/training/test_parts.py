@@ -66,12 +66,13 @@ def test_the_first_step_that_is_not_finite_is_named(runtime, bad):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_the_second_acts(number):
+def test_the_first_signal_asks_the_second_acts(number, capfd):
     before = signal.getsignal(number)
     with StopWatch() as stop:
         assert stop.reason is None
         os.kill(os.getpid(), number)
-        assert number.name in (stop.reason or "")
+        assert stop.reason == f"{number.name} received"
+        assert capfd.readouterr().err.startswith(f"{number.name} received: finishing the step, ")
         assert signal.getsignal(number) is before
     assert signal.getsignal(number) is before
 
@@ -159,12 +160,21 @@ def test_two_ranks_give_the_gradient_of_the_whole_batch(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(UserError("--x: bad"), 2), (RunError("it broke"), 1), (None, 0)]
+    ("error", "code"),
+    [(UserError("--x: bad"), 2), (RunError("it broke"), 1), (OSError(28, "No space left"), 1), (None, 0)],
 )
-def test_exit_codes(capsys, error, code):
+@pytest.mark.parametrize(("rank", "says"), [("0", "prog: "), ("3", "prog: rank 3: ")])
+def test_exit_codes(capsys, monkeypatch, error, code, rank, says):
+    monkeypatch.setenv("RANK", rank)
+
     def command():
         if error:
             raise error
 
     assert exit_code("prog", command) == code
-    assert capsys.readouterr().err == (f"prog: {error}\n" if error else "")
+    assert capsys.readouterr().err == (f"{says}{error}\n" if error else "")
+
+
+def test_a_mistake_of_ours_shows_where_it_is(capsys):
+    assert exit_code("prog", lambda: [][0]) == 1
+    assert "IndexError" in capsys.readouterr().err

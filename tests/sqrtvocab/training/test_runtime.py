@@ -6,12 +6,18 @@ import pytest
 import torch
 
 from sqrtvocab.training import UserError, choose_device, choose_dtype, open_runtime
+from sqrtvocab.training.runtime import _keep_freed_memory
 
 
 def test_auto_prefers_cuda_then_mps(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_device("auto", local_rank=1) == torch.device("cuda", 1)
+    with pytest.raises(
+        UserError, match=r"--device cuda: local rank 2 has no GPU of its own, there are 2 here"
+    ):
+        choose_device("auto", local_rank=2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto").type == "mps"
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
@@ -68,10 +74,27 @@ def test_draws_depend_on_seed_step_and_rank_only(runtime):
 def test_one_process_needs_no_group(runtime):
     values = torch.tensor([1.0, 2.0])
     assert torch.equal(runtime.sum(values), values)
+    assert torch.equal(runtime.max(values), values)
     assert torch.equal(runtime.gather(values), values)
     assert runtime.any(True)
     assert not runtime.any(False)
     assert runtime.peak_memory() > 10 << 20
+
+
+@pytest.mark.parametrize(("newest", "trims"), [(2**31 - 1, True), (32 << 20, True), (0, False)])
+def test_freed_memory_is_kept_as_far_as_the_c_library_allows(monkeypatch, newest, trims):
+    calls = []
+
+    class Library:
+        @staticmethod
+        def mallopt(option, value):
+            calls.append((option, value))
+            return int(option == -1 or value <= newest)
+
+    monkeypatch.setattr("ctypes.CDLL", lambda name: Library)
+    monkeypatch.setattr("sys.platform", "linux")
+    _keep_freed_memory()
+    assert ((-1, 2**31 - 1) in calls) == trims
 
 
 def test_opening_seeds_torch_and_describes_itself():

@@ -15,7 +15,7 @@ import tyro
 
 from classifier.config import ConfigError, EvalConfig, TrainConfig
 from classifier.presets import PRESETS
-from shapesgen.cli import _one_line
+from shapesgen.cli import one_line
 
 
 def train_main() -> int:
@@ -69,6 +69,6 @@ def _one_line_errors(program: str) -> Iterator[None]:
     except (ConfigError, SystemExit) as error:
         if isinstance(error, SystemExit) and not error.code:  # --help
             raise
-        message = error if isinstance(error, ConfigError) else _one_line(box.getvalue())
+        message = error if isinstance(error, ConfigError) else one_line(box.getvalue())
         print(f"{program}: {message}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -293,11 +293,11 @@ def _parse(arguments: Sequence[str] | None) -> Render | Verify | Preview | Descr
             )
     except SystemExit as end:
         if end.code:
-            raise SettingsError(_one_line(message.getvalue())) from None
+            raise SettingsError(one_line(message.getvalue())) from None
         raise
 
 
-def _one_line(box: str) -> str:
+def one_line(box: str) -> str:
     """The sections of tyro's box without title, frame and the help of the flag; drawn in ASCII or Unicode."""
     bare = re.sub(r"^╭.*$", "---", re.sub(r"[│╰╯]", " ", box), flags=re.MULTILINE)
     sections = re.split(r"^[ ─-]{3,}$", bare, flags=re.MULTILINE)[1:]

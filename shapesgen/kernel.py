@@ -3,9 +3,10 @@
 Positions are in 1/16 px and directions have 10 fractional bits; distances are kept in 1/256 px and weights
 (coverage, opacity, mixing) run from 0 to 256. Every intermediate fits an int32.
 
-What keeps it fast: an image touches only the shape's bounding box; each step is a short loop over one row,
-taken as a slice before the loop, that LLVM can vectorise; `int32(...)` around the expressions undoes numba's
-promotion to 64 bits, which would halve the vector width.
+What keeps it fast: an image touches only the pixels that the shape can reach, which a table tells for every
+row; each step is a short loop over the `count` pixels of one row that LLVM can vectorise; the rows between
+the steps are allocated once, for a slice costs as much as a vector of pixels; `int32(...)` around the
+expressions undoes numba's promotion to 64 bits, which would halve the vector width.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from shapesgen.attributes import OPTIONS
 
 SIDE = 100  # px
 CENTRE = 8 * SIDE  # the middle of the canvas, in 1/16 px
+ROWS = 96  # around the centre: all that a shape can touch
 
 # Per size, in px. A huge shape moved by 4 px of jitter stays inside the canvas.
 RADIUS = (14, 21, 28, 36, 44)  # of the circumscribed circle
@@ -98,14 +100,26 @@ def _normals() -> npt.NDArray[np.int32]:
     return table
 
 
-def _boxes() -> npt.NDArray[np.int32]:
-    table = np.zeros((8, 6, 5, 4), np.int32)
-    for shape, rotation, size in np.ndindex(8, 6, 5):
-        reach = 16 * RADIUS[size]
-        corners = [_direction(c + 60 * rotation, reach) for c in CORNERS.get(shape, ())]
-        x, y = zip(*corners, strict=True) if corners else ((-reach, reach), (-reach, reach))
-        table[shape, rotation, size] = min(x), max(x), min(y), max(y)
-    return table
+def _spans() -> npt.NDArray[np.int32]:
+    """The pixels that each row of an image may touch: first and end, relative to the centre's pixel."""
+    bounds = np.full((2, 8, 6, 5, ROWS), -2 * SIDE)  # of -x and x, in px; rows that stay so are empty
+    turn = np.radians(60 * np.arange(6))[:, None]
+    for shape in range(8):
+        corners = np.radians(CORNERS.get(shape, range(0, 360, 5))) + turn  # [rotation, corner]
+        ends = np.stack([np.cos(corners), np.sin(corners)])  # [xy, rotation, corner]
+        # Lines between corners that bound the shape in every row, with points on them less than 1 px apart.
+        at = np.arange(corners.shape[1])
+        skip = np.where(at % 2, 1, 3) if shape == CROSS else np.array(2 if shape == STAR else 1)
+        others = np.take(ends, (at + skip) % at.size, axis=2)
+        t = np.linspace(0, 1, 5 if shape == CIRCLE else 97)
+        points = (ends[..., None] * (1 - t) + others[..., None] * t).reshape(2, 6, 1, -1)
+        x, y = points * np.array(RADIUS)[:, None]  # [rotation, size, point], in px
+        where = (np.arange(6)[:, None, None], np.arange(5)[:, None], np.rint(y).astype(int) + ROWS // 2)
+        np.maximum.at(bounds[0, shape], where, np.ceil(-x).astype(int))
+        np.maximum.at(bounds[1, shape], where, np.ceil(x).astype(int))
+    # Anti-aliasing reaches half a pixel beyond an edge and 1.6 px beyond a tip of the star, in any direction.
+    first, end = np.max([np.roll(bounds, shift, axis=-1) for shift in range(-2, 3)], axis=0)
+    return np.stack([-first - 3, end + 4], axis=-1).astype(np.int32)
 
 
 def _per_size(shares: list[float], unit: int) -> npt.NDArray[np.int32]:
@@ -113,7 +127,7 @@ def _per_size(shares: list[float], unit: int) -> npt.NDArray[np.int32]:
 
 
 _NORMALS = _normals()  # [shape, rotation, edge, xy]
-_BOXES = _boxes()  # [shape, rotation, size, (left, right, top, bottom)], in 1/16 px
+_SPANS = _spans()  # [shape, rotation, size, row, (first, end)]
 _EDGE_DISTANCE = _per_size([EDGES[s][1] if s in EDGES else 0 for s in range(8)], 16384)  # [shape, size]
 _CROSS = _per_size([CROSS_REACH, CROSS_HALF_WIDTH], 256)  # [2, size]
 _BOTTOM = _per_size([BOTTOM[s] for s in range(8)], 256)  # [shape, size]
@@ -153,12 +167,12 @@ def _weight(value):
 
 
 @compiled
-def _circle(dist, left, dy, radius):
+def _circle(count, dist, left, dy, radius):
     # sqrt(r^2 + e) - r = t - t^2 / 2r + ... with t = e / 2r: no square root, and exact where it is seen.
     square = int32(int32(dy * dy) - int32(256 * radius * radius))
     limit = int32(4096 * radius)
     inverse = int32(32768 // radius)
-    for i in range(dist.size):
+    for i in range(count):
         dx = int32(left + 16 * i)
         excess = int32(min(max(int32(int32(dx * dx) + square), int32(-limit)), limit))
         t = int32(int32(excess * inverse) >> 16)
@@ -172,12 +186,12 @@ def _edge(normals, e, left, dy):
 
 
 @compiled
-def _paired_polygon(dist, normals, left, dy, distance):
+def _paired_polygon(count, dist, normals, left, dy, distance):
     start0, step0 = _edge(normals, 0, left, dy)
     start1, step1 = _edge(normals, 1, left, dy)
     start2, step2 = _edge(normals, 2, left, dy)
     start3, step3 = _edge(normals, 3, left, dy)
-    for i in range(dist.size):
+    for i in range(count):
         d0 = int32(abs(int32(start0 + int32(step0 * int32(i)))))
         d1 = int32(abs(int32(start1 + int32(step1 * int32(i)))))
         d2 = int32(abs(int32(start2 + int32(step2 * int32(i)))))
@@ -186,13 +200,13 @@ def _paired_polygon(dist, normals, left, dy, distance):
 
 
 @compiled
-def _polygon(dist, normals, left, dy, distance):
+def _polygon(count, dist, normals, left, dy, distance):
     start0, step0 = _edge(normals, 0, left, dy)
     start1, step1 = _edge(normals, 1, left, dy)
     start2, step2 = _edge(normals, 2, left, dy)
     start3, step3 = _edge(normals, 3, left, dy)
     start4, step4 = _edge(normals, 4, left, dy)
-    for i in range(dist.size):
+    for i in range(count):
         d0 = int32(start0 + int32(step0 * int32(i)))
         d1 = int32(start1 + int32(step1 * int32(i)))
         d2 = int32(start2 + int32(step2 * int32(i)))
@@ -202,14 +216,14 @@ def _polygon(dist, normals, left, dy, distance):
 
 
 @compiled
-def _star(dist, normals, left, dy, distance):
+def _star(count, dist, normals, left, dy, distance):
     # A point of the star is inside at least four of the five lines: the second largest distance decides.
     start0, step0 = _edge(normals, 0, left, dy)
     start1, step1 = _edge(normals, 1, left, dy)
     start2, step2 = _edge(normals, 2, left, dy)
     start3, step3 = _edge(normals, 3, left, dy)
     start4, step4 = _edge(normals, 4, left, dy)
-    for i in range(dist.size):
+    for i in range(count):
         d0 = int32(start0 + int32(step0 * int32(i)))
         d1 = int32(start1 + int32(step1 * int32(i)))
         d2 = int32(start2 + int32(step2 * int32(i)))
@@ -225,26 +239,26 @@ def _star(dist, normals, left, dy, distance):
 
 
 @compiled
-def _cross(dist, axis_x, axis_y, left, dy, reach, half_width):
+def _cross(count, dist, axis_x, axis_y, left, dy, reach, half_width):
     u0 = int32(int32(axis_x * left) + int32(axis_y * dy))
     v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
-    for i in range(dist.size):
+    for i in range(count):
         u = int32(int32(abs(int32(u0 + int32(16 * axis_x * int32(i))))) >> 6)
         v = int32(int32(abs(int32(v0 - int32(16 * axis_y * int32(i))))) >> 6)
         dist[i] = max(int32(max(u, v) - reach), int32(min(u, v) - half_width))
 
 
 @compiled
-def _outline(dist, border, width):
+def _outline(count, dist, border, width):
     # Turns the distance into the coverage of the shape, in place, and finds the border inside it.
-    for i in range(dist.size):
+    for i in range(count):
         d = dist[i]
         border[i] = _weight(int32(d + int32(width + 128)))
         dist[i] = _weight(int32(128 - d))
 
 
 @compiled
-def _sector_dashes(border, axis_x, axis_y, left, dy, fine):
+def _sector_dashes(count, border, axis_x, axis_y, left, dy, fine):
     # Dashes are sectors around the centre, alike in all quadrants and mirrored at the diagonals: 16 or 8.
     u0 = int32(int32(axis_x * left) + int32(axis_y * dy))
     v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
@@ -253,7 +267,7 @@ def _sector_dashes(border, axis_x, axis_y, left, dy, fine):
     c1, s1 = _DASH_ANGLES[first + 1, 0], _DASH_ANGLES[first + 1, 1]
     c2, s2 = _DASH_ANGLES[first + 2, 0], _DASH_ANGLES[first + 2, 1]
     c3, s3 = _DASH_ANGLES[first + 3, 0], _DASH_ANGLES[first + 3, 1]
-    for i in range(border.size):
+    for i in range(count):
         u = int32(int32(abs(int32(u0 + int32(16 * axis_x * int32(i))))) >> 6)
         v = int32(int32(abs(int32(v0 - int32(16 * axis_y * int32(i))))) >> 6)
         far = max(u, v)
@@ -266,11 +280,11 @@ def _sector_dashes(border, axis_x, axis_y, left, dy, fine):
 
 
 @compiled
-def _ring_dashes(border, axis_x, axis_y, left, dy, period, bulge, phase):
+def _ring_dashes(count, border, axis_x, axis_y, left, dy, period, bulge, phase):
     # Edges that run towards the centre are cut by rings, not by sectors: squares (bulge 0) or octagons (3).
     u0 = int32(int32(axis_x * left) + int32(axis_y * dy))
     v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
-    for i in range(border.size):
+    for i in range(count):
         u = int32(abs(int32(u0 + int32(16 * axis_x * int32(i)))))
         v = int32(abs(int32(v0 - int32(16 * axis_y * int32(i)))))
         wave = _wave(int32(int32(max(u, v) + int32(int32(min(u, v) * bulge) >> int32(3))) - phase))
@@ -286,20 +300,20 @@ def _wave(phase):
 
 
 @compiled
-def _stripes(mark, axis_x, axis_y, left, dy, period):
+def _stripes(count, mark, axis_x, axis_y, left, dy, period):
     v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
-    for i in range(mark.size):
+    for i in range(count):
         wave = _wave(int32(v0 - int32(16 * axis_y * int32(i))))
         mark[i] = _weight(int32(128 - int32(int32(wave * period) >> 8)))
 
 
 @compiled
-def _dots(mark, axis_x, axis_y, left, dy, period):
+def _dots(count, mark, axis_x, axis_y, left, dy, period):
     # (radius^2 - distance^2) / 2 radius is the distance from the rim; the radius is 1229 / 4096 periods.
     u0 = int32(int32(axis_x * left) + int32(axis_y * dy))
     v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
     slope = int32(period * 427)  # 427 / 65536 = 256 / (16 * 2 * 1229)
-    for i in range(mark.size):
+    for i in range(count):
         u = int32(int32(int32(0x4000) - _wave(int32(u0 + int32(16 * axis_x * int32(i))))) >> int32(4))
         v = int32(int32(int32(0x4000) - _wave(int32(v0 - int32(16 * axis_y * int32(i))))) >> int32(4))
         inside = int32(int32(1229 * 1229) - int32(int32(u * u) + int32(v * v)))
@@ -307,10 +321,10 @@ def _dots(mark, axis_x, axis_y, left, dy, period):
 
 
 @compiled
-def _checks(mark, axis_x, axis_y, left, dy, period):
+def _checks(count, mark, axis_x, axis_y, left, dy, period):
     u0 = int32(int32(axis_x * left) + int32(axis_y * dy))
     v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
-    for i in range(mark.size):
+    for i in range(count):
         u = _wave(int32(u0 + int32(16 * axis_x * int32(i))))
         v = _wave(int32(v0 - int32(16 * axis_y * int32(i))))
         sign = int32(int32(u ^ v) >> int32(31))  # -1 where exactly one is negative, else 0
@@ -320,9 +334,9 @@ def _checks(mark, axis_x, axis_y, left, dy, period):
 
 
 @compiled
-def _noise(grain, x, y, key):
+def _noise(count, grain, x, y, key):
     row = uint32(key + uint32(y) * uint32(0x9E3779B1))
-    for i in range(grain.size):
+    for i in range(count):
         h = uint32(row + uint32(uint32(x + i) * uint32(0x85EBCA77)))
         h = uint32(uint32(h ^ uint32(h >> uint32(16))) * uint32(0x7FEB352D))
         h = uint32(uint32(h ^ uint32(h >> uint32(15))) * uint32(0x846CA68B))
@@ -330,10 +344,10 @@ def _noise(grain, x, y, key):
 
 
 @compiled
-def _cut_notch(cover, axis_x, axis_y, left, dy, half_width, top):
+def _cut_notch(count, cover, axis_x, axis_y, left, dy, half_width, top):
     u0 = int32(int32(axis_x * left) + int32(axis_y * dy))
     v0 = int32(int32(axis_x * dy) - int32(axis_y * left))
-    for i in range(cover.size):
+    for i in range(count):
         u = int32(int32(abs(int32(u0 + int32(16 * axis_x * int32(i))))) >> 6)
         v = int32(int32(v0 - int32(16 * axis_y * int32(i))) >> 6)
         inside = min(int32(half_width - u), int32(v - top))
@@ -342,7 +356,7 @@ def _cut_notch(cover, axis_x, axis_y, left, dy, half_width, top):
 
 
 @compiled
-def _paint(row, cover, border, mark, grain, colours, opacity):
+def _paint(count, row, cover, border, mark, grain, colours, opacity):
     fill_r, fill_g, fill_b = colours[0, 0], colours[0, 1], colours[0, 2]
     tint_r = int32(colours[1, 0] - fill_r)
     tint_g = int32(colours[1, 1] - fill_g)
@@ -350,16 +364,17 @@ def _paint(row, cover, border, mark, grain, colours, opacity):
     shade_r = int32(colours[2, 0] - fill_r)
     shade_g = int32(colours[2, 1] - fill_g)
     shade_b = int32(colours[2, 2] - fill_b)
-    for i in range(cover.size):
+    for i in range(count):
         alpha = int32(int32(cover[i] * opacity) >> 8)
         on_border = border[i]
         on_mark = int32(int32(int32(256 - on_border) * mark[i]) >> 8)
         red = int32(fill_r + int32(int32(int32(tint_r * on_mark) + int32(shade_r * on_border)) >> int32(8)))
         green = int32(fill_g + int32(int32(int32(tint_g * on_mark) + int32(shade_g * on_border)) >> int32(8)))
         blue = int32(fill_b + int32(int32(int32(tint_b * on_mark) + int32(shade_b * on_border)) >> int32(8)))
-        red = min(max(int32(red + grain[i]), int32(0)), int32(255))
-        green = min(max(int32(green + grain[i]), int32(0)), int32(255))
-        blue = min(max(int32(blue + grain[i]), int32(0)), int32(255))
+        if grain is not None:  # decided when compiled
+            red = min(max(int32(red + grain[i]), int32(0)), int32(255))
+            green = min(max(int32(green + grain[i]), int32(0)), int32(255))
+            blue = min(max(int32(blue + grain[i]), int32(0)), int32(255))
         row[3 * i] = np.uint8(255 - int32(int32(int32(255 - red) * alpha + 128) >> 8))
         row[3 * i + 1] = np.uint8(255 - int32(int32(int32(255 - green) * alpha + 128) >> 8))
         row[3 * i + 2] = np.uint8(255 - int32(int32(int32(255 - blue) * alpha + 128) >> 8))
@@ -372,21 +387,19 @@ def draw(out, options, centres, noise_keys, notch):
     out [N, 100, 300] uint8, overwritten; options [N, 8] int64, indices into OPTIONS; centres [N, 2] int32,
     x and y in 1/16 px; noise_keys [N] uint32; notch: whether to cut it.
     """
-    scratch = np.empty((4, SIDE), np.int32)
+    dist = np.empty(SIDE, np.int32)
+    border = np.empty(SIDE, np.int32)
+    mark = np.empty(SIDE, np.int32)
+    grain = np.empty(SIDE, np.int32)
     for n in range(out.shape[0]):
         image = out[n]
         image[:] = 255
         shape, pattern, rotation, colour = options[n, 0], options[n, 1], options[n, 2], options[n, 3]
         size, noisy, opacity, dashed = options[n, 4], options[n, 5] == 1, options[n, 6], options[n, 7] == 1
         centre_x, centre_y = centres[n, 0], centres[n, 1]
-        box = _BOXES[shape, rotation, size]
-        # Anti-aliasing reaches half a pixel beyond an edge, 1.6 px beyond a tip of the star (26/16).
-        x0, x1 = max((centre_x + box[0] - 26) >> 4, 0), min((centre_x + box[1] + 26 + 15) >> 4, SIDE)
-        y0, y1 = max((centre_y + box[2] - 26) >> 4, 0), min((centre_y + box[3] + 26 + 15) >> 4, SIDE)
-        # Whole vectors: the odd pixels at the end of a row would cost more than a few white ones.
-        x1 = min(x0 + ((x1 - x0 + 15) & ~15), SIDE)
-        x0 = max(x1 - ((x1 - x0 + 15) & ~15), 0)
-        left = int32(16 * x0 + 8 - centre_x)
+        spans = _SPANS[shape, rotation, size]
+        normals, colours = _NORMALS[shape, rotation], _COLOURS[colour]
+        first_row = (centre_y >> 4) - ROWS // 2
         axis_x, axis_y = _AXIS[rotation, 0], _AXIS[rotation, 1]
         wave_x, wave_y = _PATTERN_AXIS[size, rotation, 0], _PATTERN_AXIS[size, rotation, 1]
         period = _PERIOD[size]
@@ -396,42 +409,49 @@ def draw(out, options, centres, noise_keys, notch):
         near, far = (top * axis_x) >> 10, (_RADIUS[size] * 256 * axis_x) >> 10
         aside = ((half_width * abs(axis_y)) >> 10) + 512
         notch_low, notch_high = min(near, far) - aside, max(near, far) + aside
-        dist = scratch[0, : x1 - x0]
-        border = scratch[1, : x1 - x0]
-        mark = scratch[2, : x1 - x0]
-        grain = scratch[3, : x1 - x0]
-        mark[:] = 0
-        grain[:] = 0
-        for y in range(y0, y1):
+        if pattern == SOLID:
+            mark[:] = 0
+        for y in range(max(first_row, 0), min(first_row + ROWS, SIDE)):
+            x0 = max((centre_x >> 4) + spans[y - first_row, 0], 0)
+            x1 = min((centre_x >> 4) + spans[y - first_row, 1], SIDE)
+            if x0 >= x1:
+                continue
+            # Whole vectors: the odd pixels at the end of a row would cost more than a few white ones.
+            x1 = min(x0 + ((x1 - x0 + 15) & ~15), SIDE)
+            x0 = max(x1 - ((x1 - x0 + 15) & ~15), 0)
+            count = x1 - x0
+            left = int32(16 * x0 + 8 - centre_x)
             dy = int32(16 * y + 8 - centre_y)
             if shape == CIRCLE:
-                _circle(dist, left, dy, _RADIUS[size])
+                _circle(count, dist, left, dy, _RADIUS[size])
             elif shape == STAR:
-                _star(dist, _NORMALS[shape, rotation], left, dy, _EDGE_DISTANCE[shape, size])
+                _star(count, dist, normals, left, dy, _EDGE_DISTANCE[shape, size])
             elif shape == CROSS:
-                _cross(dist, axis_x, axis_y, left, dy, _CROSS[0, size], _CROSS[1, size])
+                _cross(count, dist, axis_x, axis_y, left, dy, _CROSS[0, size], _CROSS[1, size])
             elif shape in (TRIANGLE, PENTAGON):
-                _polygon(dist, _NORMALS[shape, rotation], left, dy, _EDGE_DISTANCE[shape, size])
+                _polygon(count, dist, normals, left, dy, _EDGE_DISTANCE[shape, size])
             else:
-                _paired_polygon(dist, _NORMALS[shape, rotation], left, dy, _EDGE_DISTANCE[shape, size])
-            _outline(dist, border, _BORDER[size])
+                _paired_polygon(count, dist, normals, left, dy, _EDGE_DISTANCE[shape, size])
+            _outline(count, dist, border, _BORDER[size])
             cover = dist
             if dashed and shape == STAR:
-                _ring_dashes(border, wave_x, wave_y, left, dy, period, int32(3), int32(0))
+                _ring_dashes(count, border, wave_x, wave_y, left, dy, period, int32(3), int32(0))
             elif dashed and shape == CROSS:  # with a dash on the ends of the arms
                 phase = int32((_CROSS[0, size] - (_BORDER[size] >> 1)) * 256 // period)
-                _ring_dashes(border, wave_x, wave_y, left, dy, period, int32(0), phase)
+                _ring_dashes(count, border, wave_x, wave_y, left, dy, period, int32(0), phase)
             elif dashed:
-                _sector_dashes(border, axis_x, axis_y, left, dy, size >= 2)
+                _sector_dashes(count, border, axis_x, axis_y, left, dy, size >= 2)
             if pattern == STRIPED:
-                _stripes(mark, wave_x, wave_y, left, dy, period)
+                _stripes(count, mark, wave_x, wave_y, left, dy, period)
             elif pattern == DOTTED:
-                _dots(mark, wave_x, wave_y, left, dy, period)
+                _dots(count, mark, wave_x, wave_y, left, dy, period)
             elif pattern == CHECKERED:
-                _checks(mark, wave_x, wave_y, left, dy, period)
-            if noisy:
-                _noise(grain, x0, y, noise_keys[n])
+                _checks(count, mark, wave_x, wave_y, left, dy, period)
             if notch and notch_low <= 16 * dy <= notch_high:
-                _cut_notch(cover, axis_x, axis_y, left, dy, half_width, top)
+                _cut_notch(count, cover, axis_x, axis_y, left, dy, half_width, top)
             row = image[y, 3 * x0 : 3 * x1]
-            _paint(row, cover, border, mark, grain, _COLOURS[colour], _OPACITY[opacity])
+            if noisy:
+                _noise(count, grain, x0, y, noise_keys[n])
+                _paint(count, row, cover, border, mark, grain, colours, _OPACITY[opacity])
+            else:
+                _paint(count, row, cover, border, mark, None, colours, _OPACITY[opacity])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from shapesgen.attributes import AttributeSpace, IntArray
 from shapesgen.choices import RotationCue, Sampling, Split
+from shapesgen.kernel import SIDE
 from shapesgen.recipe import Recipe, check_split
 from shapesgen.renderer import Images
 
@@ -53,8 +55,9 @@ class MapStyle(_Base):
     def __len__(self) -> int:
         return self.recipe.size(self.split)
 
-    def batch(self, indices: npt.ArrayLike) -> tuple[Images, IntArray]:
-        """Images [N, 100, 100, 3] uint8 and labels [N] int64 of `indices` [N], without transforms."""
+    def batch(self, indices: npt.ArrayLike, out: Images | None = None) -> tuple[Images, IntArray]:
+        """Images [N, 100, 100, 3] uint8 and labels [N] int64 of `indices` [N], without transforms. The images
+        are put into `out` if given."""
         raise NotImplementedError
 
     @property
@@ -73,21 +76,70 @@ class MapStyle(_Base):
             raise IndexError(f"{self.split} has images 0..{len(self) - 1}, got {index}")
         return self.__getitems__([index % len(self)])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[tuple[Any, Any]]:
         """The samples of a whole batch at once; DataLoader calls this by itself."""
-        images, labels = self.batch(indices)
+        if self.transform is None and self.target_transform is None:
+            images = _tensor(len(indices))
+            return Batch(images, self.batch(indices, out=images.numpy())[1])
+        arrays, labels = self.batch(indices)
         targets = labels.tolist()
         if self.target_transform is not None:
             targets = [self.target_transform(label) for label in targets]
         if self.transform is None:
             import torch
 
-            samples: Any = torch.from_numpy(images).permute(0, 3, 1, 2)  # [N, 3, 100, 100]
+            samples: Any = torch.from_numpy(arrays).permute(0, 3, 1, 2)  # [N, 3, 100, 100]
         else:
             from PIL import Image
 
-            samples = [self.transform(Image.fromarray(image)) for image in images]
+            samples = [self.transform(Image.fromarray(image)) for image in arrays]
         return list(zip(samples, targets, strict=True))
+
+
+class Sample(tuple[Any, Any]):
+    """(image, label). A type of its own by which torch's `default_collate` finds `_collate`."""
+
+
+class Batch(Sequence[Sample]):
+    """The samples of a batch, kept together: `default_collate` takes the tensors as they are, which spares
+    DataLoader to copy every image; whoever wants single samples gets them as from a list."""
+
+    def __init__(self, images: Any, labels: IntArray) -> None:
+        """images: tensor [N, 100, 100, 3]."""
+        import torch
+        from torch.utils.data._utils.collate import default_collate_fn_map  # torch's documented way
+
+        default_collate_fn_map[Sample] = _collate
+        self.images = images.permute(0, 3, 1, 2)  # [N, 3, 100, 100], channels last in memory
+        self.labels = torch.from_numpy(labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return Sample((self.images[index], int(self.labels[index])))
+
+
+def _collate(batch: Sequence[Sample], *, collate_fn_map: Any = None) -> Any:
+    if isinstance(batch, Batch):
+        return [batch.images, batch.labels]
+    from torch.utils.data import default_collate  # samples from several batches, or one by one
+
+    return default_collate([tuple(sample) for sample in batch])
+
+
+def _tensor(count: int) -> Any:
+    """Uninitialised images [count, 100, 100, 3]: in a DataLoader worker in the shared memory in which they
+    will travel, as torch's own `default_collate` does it."""
+    import torch
+
+    shape = (count, SIDE, SIDE, 3)
+    if torch.utils.data.get_worker_info() is None:
+        return torch.empty(shape, dtype=torch.uint8)
+    storage = torch.UntypedStorage._new_shared(math.prod(shape))
+    return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
 
 class ShapesDataset(MapStyle):
@@ -121,6 +173,6 @@ class ShapesDataset(MapStyle):
         if not len(self):
             raise ValueError(f"images_per_class={images_per_class} leaves none for {split}; use at least 3")
 
-    def batch(self, indices: npt.ArrayLike) -> tuple[Images, IntArray]:
+    def batch(self, indices: npt.ArrayLike, out: Images | None = None) -> tuple[Images, IntArray]:
         class_ids, instances = self.recipe.locate(self.split, np.asarray(indices))
-        return self.recipe.render(class_ids, instances), class_ids
+        return self.recipe.render(class_ids, instances, out), class_ids

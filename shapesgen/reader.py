@@ -62,7 +62,7 @@ class ShapesParquet(MapStyle):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": {}}  # maps do not travel; the other process makes its own
 
-    def batch(self, indices: npt.ArrayLike) -> tuple[Images, IntArray]:
+    def batch(self, indices: npt.ArrayLike, out: Images | None = None) -> tuple[Images, IntArray]:
         indices = np.asarray(indices, np.int64)
         if indices.size and (indices.min() < 0 or indices.max() >= len(self)):
             raise IndexError(
@@ -70,7 +70,7 @@ class ShapesParquet(MapStyle):
             )
         which = np.searchsorted(self._starts, indices, side="right") - 1  # [N]
         rows = indices - self._starts[which]
-        images = np.empty((len(indices), SIDE, SIDE, 3), np.uint8)
+        images = np.empty((len(indices), SIDE, SIDE, 3), np.uint8) if out is None else out
         labels = np.empty(len(indices), np.int64)
         for n, (shard, row) in enumerate(zip(which.tolist(), rows.tolist(), strict=True)):
             mapped = self._open.get(shard) or self._map(shard)

@@ -89,9 +89,9 @@ class Recipe:
         """The images that a shuffled listing of the split has in `rows` [N]."""
         return shuffled(np.asarray(rows, np.int64), self.size(split), self.seed, SPLITS.index(split))
 
-    def render(self, class_ids: npt.ArrayLike, instances: npt.ArrayLike) -> Images:
-        """The images [N, 100, 100, 3] with this recipe's seed and rotation cue."""
-        return render(self.space, class_ids, instances, self.seed, self.rotation_cue)
+    def render(self, class_ids: npt.ArrayLike, instances: npt.ArrayLike, out: Images | None = None) -> Images:
+        """The images [N, 100, 100, 3] with this recipe's seed and rotation cue, in `out` if given."""
+        return render(self.space, class_ids, instances, self.seed, self.rotation_cue, out)
 
     def to_config(self) -> dict[str, Any]:
         """Plain JSON; `from_config` rebuilds the recipe."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from shapesgen import AttributeSpace, ShapesDataset, render
 
@@ -75,6 +75,19 @@ def test_workers_give_the_same_batches(start: str) -> None:
         assert images.shape[1:] == (3, 100, 100)
         assert torch.equal(images, images_2)
         assert torch.equal(labels, labels_2)
+
+
+def test_any_way_of_collating_gives_the_same_batch() -> None:
+    data = ShapesDataset("validation", space=SMALL)
+    images, labels = next(iter(DataLoader(data, batch_size=5)))  # the batch as it was rendered
+    assert (images.dtype, images.shape) == (torch.uint8, (5, 3, 100, 100))
+    assert (labels.dtype, labels.shape) == (torch.int64, (5,))
+    samples = next(iter(DataLoader(data, batch_size=5, collate_fn=list)))
+    one_by_one = default_collate([data[i] for i in range(5)])
+    for other, others in (default_collate(samples), one_by_one, default_collate(samples[:5])):
+        assert torch.equal(other, images)
+        assert torch.equal(others, labels)
+    assert [label for _, label in samples] == labels.tolist()
 
 
 def test_it_pickles_small() -> None:

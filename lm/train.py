@@ -52,9 +52,11 @@ from sqrtvocab.training import (
     find_checkpoint,
     learning_rate,
     markdown_table,
+    not_finite,
     open_runtime,
     read_config,
     require_same,
+    require_same_checkpoint,
     require_space,
     share_of_mean,
     write_json,
@@ -64,8 +66,9 @@ from sqrtvocab.training import (
 SAME_RUN = (
     "head", "grouping", "groups", "prior", "tie_embeddings", "backbone", "hidden_size", "num_layers",
     "num_attention_heads", "seq_len", "dropout", "data_used", "tokenizer", "tokenizer_digest",
-    "training_tokens", "sequences_per_step", "lr", "schedule", "warmup_steps", "weight_decay", "seed",
+    "training_tokens", "sequences_per_step", "weight_decay", "seed",
 )  # fmt: skip
+MAY_CHANGE = ("lr", "schedule", "warmup_steps")  # on resuming, after a loss that was not finite, say
 CLIP = 1.0  # the gradient's largest norm
 SAMPLE_TOKENS = 120
 
@@ -143,14 +146,24 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         "transformers": transformers.__version__,
     }
     checkpoint = find_checkpoint(run, config.resume)
+    require_same_checkpoint(checkpoint, run, runtime)
+    changes: list[str] = []
     step, minutes, best = 0, 0.0, math.inf
     if checkpoint is not None:
-        require_same(read_config(run), settings, SAME_RUN, run)
-        step, minutes, best = (checkpoint.state[key] for key in ("step", "minutes", "best"))
+        saved = read_config(run)
+        require_same(saved, settings, SAME_RUN, run)
+        changes = [
+            f"{key} from {saved.get(key)} to {settings[key]}"
+            for key in MAY_CHANGE
+            if saved.get(key) != settings[key]
+        ]
+        step, minutes = checkpoint.state["step"], checkpoint.state["minutes"]
+        best = math.inf if checkpoint.state["best"] is None else checkpoint.state["best"]
         checkpoint.load_weights(model)
         training = checkpoint.load_training()
         optimizer.load_state_dict(training["optimizer"])
-        scaler.load_state_dict(training["scaler"])
+        if training["scaler"]:  # empty if the run has not been in float16 so far
+            scaler.load_state_dict(training["scaler"])
     # At most there are `last`, the one before it and a draft, each with Adam's two moments, and `best` twice.
     weights = 4 * sum(parameter.numel() for parameter in model.parameters())
     require_space(run, 11 * weights + (64 << 20))
@@ -188,6 +201,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         "watch": f"tensorboard --logdir {run.parent}",
     }.items():
         book.say(f"{name:<11}{value}")
+    if changes:
+        book.say(f"{'changed':<11}{', '.join(changes)}")
     if step >= total_steps:
         book.say(
             f"nothing to do: the run has its {total_steps:,} steps; --epochs or --max-steps can add more"
@@ -205,7 +220,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
             nn.Module, torch.compile(model)
         )  # a wrapper: `model` itself stays as it is, for generate()
     if runtime.world_size > 1:
-        learner = DistributedDataParallel(learner, broadcast_buffers=False, gradient_as_bucket_view=True)
+        learner = DistributedDataParallel(learner, forward_sync_buffers=False, gradient_as_bucket_view=True)
     batches = iter(plan.batches(step, total_steps))
     tally = Tally(("loss", "group_loss", "member_loss"), runtime)
     log_every = 1 if runtime.device.type == "cpu" else 20  # reading numbers off a GPU makes it wait
@@ -213,6 +228,14 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     window_tokens, window_began = 0, time.perf_counter()
     metrics: dict[str, float] = {}
     reason = None
+
+    def state() -> dict[str, object]:
+        scored = best if math.isfinite(best) else None  # None: not evaluated yet
+        return {"step": step, "minutes": minutes, "best": scored, "metrics": metrics}
+
+    def save_last() -> None:
+        training = {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
+        save_model(run, "last", model, state(), training)
 
     while step < total_steps and reason is None:
         runtime.seed_step(step)
@@ -262,7 +285,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         axes = {"tokens": plan.items_before(step) * length, "minutes": minutes}
         losses = {key: value / window_tokens for key, value in sums.items()}
         speed = window_tokens / seconds
-        memory = runtime.peak_memory() / 2**30  # GiB
+        memory = float(runtime.max(torch.tensor(runtime.peak_memory() / 2**30)))  # GiB, of the fullest rank
         book.scalars(
             step,
             {
@@ -288,24 +311,21 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         # ----------------------------------------------------------------------------------------------------
         # Evaluate, save, tell stories
 
+        if reason is not None and step < total_steps and runtime.is_main:
+            save_last()  # at once, for who sends a signal may not wait for the evaluation
         if evaluating:
             result = evaluate(
                 model, corpus.validation, validation, length, partition, runtime, config.batch_size
             )
+            if not math.isfinite(result.loss):
+                raise not_finite("validation loss", step)
             metrics = {**result.scalars(), "bits_per_byte": result.bits_per_byte(corpus.validation)}
             book.scalars(step, metrics, **axes)
             if runtime.is_main:
                 is_best, best = result.loss < best, min(result.loss, best)
-                state = {"step": step, "minutes": minutes, "best": best, "metrics": metrics}
                 if is_best:
-                    save_model(run, "best", model, state)
-                save_model(
-                    run,
-                    "last",
-                    model,
-                    state,
-                    {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()},
-                )
+                    save_model(run, "best", model, state())
+                save_last()
             book.say(
                 f"step {step:,}: validation loss {result.loss:.3f}, perplexity {result.perplexity:.1f}, "
                 f"{metrics['bits_per_byte']:.3f} bits per byte, accuracy {result.token_accuracy:.1%} "

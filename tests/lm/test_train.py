@@ -161,6 +161,27 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(start, run, tiny, tmp_
     assert records(tmp_path / "whole") == records(tmp_path / "parts")
 
 
+def test_a_run_goes_on_with_another_learning_rate_and_says_so(run, tiny, tmp_path):
+    """What the message of a loss that is not finite advises."""
+    flags = [*tiny, "--out", tmp_path / "r"]
+    broken = run("train", *flags, "--lr", "1e30", "--eval-every", 1, "--max-steps", 9)
+    assert broken.code == 1
+    assert "not finite" in broken.err
+    assert run("train", *flags, "--max-steps", 1).code == 2  # the folder is taken
+    result = run("train", *flags, "--lr", "1e-3", "--max-steps", 9, "--resume", "auto")
+    assert result.code == 0, result.err
+    weights = load_file(tmp_path / "r" / "last" / "model.safetensors")
+    assert all(tensor.isfinite().all() for tensor in weights.values() if tensor.is_floating_point())
+
+
+def test_a_lower_learning_rate_on_resuming_is_told(run, tiny, tmp_path):
+    flags = [*tiny, "--out", tmp_path / "r"]
+    assert run("train", *flags, "--lr", "2e-3", "--max-steps", 2).code == 0
+    result = run("train", *flags, "--lr", "1e-3", "--max-steps", 4, "--resume", "auto")
+    assert result.code == 0, result.err
+    assert "lr from 0.002 to 0.001" in result.err
+
+
 def test_ctrl_c_saves(start, run, tiny, tmp_path):
     flags = [*tiny, "--eval-every", 10_000, "--epochs", 500, "--out", tmp_path / "r"]
     process = start("train", *flags)

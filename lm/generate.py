@@ -115,14 +115,9 @@ def _generate(
         raise UserError(
             f"an opening of {ids.shape[1]} tokens leaves no room: the model looks at {context_length(model)}"
         )
-    sampling: dict[str, Any] = {"do_sample": False, "logits_top_k": 1}
+    sampling: dict[str, Any] = {"do_sample": False}
     if temperature:  # top_k 0 is all tokens
-        sampling = {
-            "do_sample": True,
-            "temperature": temperature,
-            "top_k": top_k,
-            "logits_top_k": top_k or None,
-        }
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": top_k}
     return cast(Any, model).generate(
         ids.to(model.device),
         attention_mask=mask.to(model.device),

@@ -25,7 +25,9 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    GenerationConfig,
     GenerationMixin,
+    LogitsProcessorList,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -33,7 +35,9 @@ from transformers.cache_utils import Cache
 from transformers.configuration_utils import SubConfigSpec
 from transformers.utils import ModelOutput
 
+from lm.shortlist import shortlist
 from sqrtvocab import HEADS, Head, Partition, make_head
+from sqrtvocab.heads.two_level import TwoLevelHead
 
 IGNORED = -100
 
@@ -172,8 +176,7 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
             shift_labels: [B, L], the target of each position, instead of `labels`.
             logits_to_keep: logits of the last so many positions, or of the positions listed; 0 is all.
             logits_top_k: build only the so many largest logits, exactly, and −inf for the rest: no V-wide
-                work. `generate(..., top_k=50, logits_top_k=50)` writes what it would without, but sooner; 1
-                serves greedy decoding. Not for beams, penalties or other ways to look below the best.
+                softmax. `generate` asks for it by itself.
             num_items_in_batch: what the summed loss is divided by, instead of the number of labels.
             kwargs: for the backbone.
 
@@ -215,6 +218,29 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         divisor = 1 if num_items_in_batch is None else num_items_in_batch
         result.loss, result.group_loss, result.member_loss = (part / divisor for part in parts)
         return result
+
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """As in `transformers`; builds only the logits that the settings can tell from all of them.
+
+        Greedy decoding and sampling with `top_k` (50 if nobody says) need a few, which a head with groups
+        finds exactly without a V-wide softmax. Beams, penalties, `top_k=0` and whatever else might look
+        further get all V; so does `logits_top_k=None`, said explicitly.
+        """
+        unusual = logits_processor or args or "logits_top_k" in kwargs
+        if isinstance(self.head, TwoLevelHead) and not unusual:
+            settings: dict[str, Any] = {}
+            for config in (self.generation_config, generation_config):  # the later wins
+                said = config.to_dict() if config is not None else {}
+                settings |= {name: value for name, value in said.items() if value is not None}
+            kwargs["logits_top_k"] = shortlist(settings | kwargs)
+        return cast(Any, super()).generate(inputs, generation_config, logits_processor, *args, **kwargs)
 
 
 AutoConfig.register(CompressedLMConfig.model_type, CompressedLMConfig)

@@ -29,8 +29,8 @@ WRITERS = (
     "GPT2LMHeadModel",
     "grouped",
     "grouped-linear",
-    "grouped, logits_top_k",
-    "grouped-linear, logits_top_k",
+    "grouped, all logits",
+    "grouped-linear, all logits",
 )
 # name -> (numerator, denominator): how many times faster, and what the project promises.
 PROMISES = {
@@ -172,7 +172,7 @@ def write_step(name: str, shape: Shape, batch_size: int) -> Step:
     """Greedy generation with a cache, always of the same length, by models that know what to say."""
     import torch
 
-    name, _, few = name.partition(", ")
+    name, _, dense = name.partition(", ")
     with torch.device(shape.device):
         model = make_model(name, shape).eval()
     if (
@@ -186,7 +186,7 @@ def write_step(name: str, shape: Shape, batch_size: int) -> Step:
         "do_sample": False,
         "pad_token_id": 0,
         "attention_mask": torch.ones_like(ids),
-        **({"logits_top_k": 1} if few else {}),
+        **({"logits_top_k": None} if dense else {}),
     }
 
     def step() -> None:

@@ -146,6 +146,15 @@ class Partition(nn.Module):
         sizes = self.starts(groups + 1) - self.starts(groups)
         return self.join(groups, torch.where(member < sizes, member, 0))
 
+    def columns(self, width: int, device: torch.device | None = None) -> Tensor:
+        """[V] where each class stands in a table [G, width] of groups and members that was made flat."""
+        groups = torch.arange(self.num_groups, device=device)
+        before = groups * width - self.starts(groups)  # [G] slots of padding before each group
+        # Decoding wants this for every token: three times as fast as `split`, whose divisions are slow.
+        skipped = before.repeat_interleave(self.sizes(device), output_size=self.num_classes)  # [V]
+        columns = torch.arange(self.num_classes, device=device) + skipped
+        return columns if self.position is None else columns.index_select(0, self.position)
+
     # ---- nn.Module ----
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

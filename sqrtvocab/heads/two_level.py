@@ -64,7 +64,12 @@ class TwoLevelHead(Head):
 
     def _shift_of(self, groups: Tensor | None, width: int) -> Tensor:
         """Q_g of groups [...] -> [..., width], or [G, width] for None; −inf at slots that are no class."""
-        shift = F.pad(self.shift, (0, width - self.partition.group_size))  # [G, width]
+        spare = width - self.partition.group_size
+        if groups is not None and groups.numel() < self.partition.num_groups:  # decoding opens a few
+            sizes = self.partition.starts(groups + 1) - self.partition.starts(groups)  # [...]
+            empty = torch.arange(width, device=groups.device) >= sizes.unsqueeze(-1)  # [..., width]
+            return F.pad(F.embedding(groups, self.shift), (0, spare)).masked_fill(empty, -math.inf)
+        shift = F.pad(self.shift, (0, spare))  # [G, width]
         # Masking the [G, width] table costs V elements where masking the logits would cost N·S.
         shift = shift.masked_fill(self.partition.padding(width, shift.device), -math.inf)
         return shift if groups is None else F.embedding(groups, shift)
@@ -86,9 +91,8 @@ class TwoLevelHead(Head):
     def _log_prob(self, hidden: Tensor) -> Tensor:
         group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
         member = F.log_softmax(wide(self.member_logits(hidden, None)), dim=-1)  # [N, G, ≥ S]
-        joint = (group.unsqueeze(-1) + member).flatten(1)  # [N, G·S]
-        groups, members = self.partition.split(torch.arange(self.num_classes, device=hidden.device))
-        return joint.index_select(1, groups * member.shape[-1] + members)  # [N, V]
+        joint = (group.unsqueeze(-1) + member).flatten(1)  # [N, G·width]
+        return joint.index_select(1, self.partition.columns(member.shape[-1], hidden.device))  # [N, V]
 
     def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Exact, opening groups from the most probable down.

@@ -50,6 +50,13 @@ def test_padding_marks_exactly_the_slots_that_are_no_class(partition, extra):
     assert torch.equal(torch.stack([group, member], 1), (~padding).nonzero())
 
 
+@given(partitions(), st.integers(0, 9))
+def test_columns_are_where_split_says(partition, extra):
+    width = partition.group_size + extra
+    group, member = partition.split(torch.arange(partition.num_classes))
+    assert torch.equal(partition.columns(width), group * width + member)
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
 @pytest.mark.parametrize("make", [Partition.identity, Partition.random])
 def test_small_integer_types_do_not_overflow(make, dtype):

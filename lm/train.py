@@ -124,7 +124,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     cast(nn.Module, model).to(runtime.device)
     partition.to(runtime.device)
     optimizer = torch.optim.AdamW(
-        _parameter_groups(model, config.weight_decay), lr=config.lr, betas=(0.9, 0.95), fused=True
+        parameter_groups(model, config.weight_decay), lr=config.lr, betas=(0.9, 0.95), fused=True
     )
     scaler = runtime.scaler()
 
@@ -342,7 +342,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     book.close()
 
 
-def _parameter_groups(model: CompressedLM, weight_decay: float) -> list[dict[str, object]]:
+def parameter_groups(model: CompressedLM, weight_decay: float) -> list[dict[str, object]]:
     """Decay the backbone's matrices only: not its embeddings, not the head, whose shift holds the prior."""
     embeddings = {
         id(parameter)

@@ -1,0 +1,81 @@
+"""Every idea is a distribution, starts from the prior where it says so, and leaves a line in the record."""
+
+import csv
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "explore_heads.py"
+V = 300
+
+
+@pytest.fixture(scope="module")
+def explore():
+    spec = importlib.util.spec_from_file_location("explore_heads", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def setting_of(explore):
+    config = explore.Config(hidden_size=16, num_layers=1, seq_len=8)
+    counts = torch.randint(0, 1000, (V,), generator=torch.Generator().manual_seed(0))
+    return explore.Setting(config, V, counts, lambda model: (0.0, 0.0), None)
+
+
+IDEAS = {
+    "grouped_linear": lambda e: e.grouped_linear,
+    "deep_group": lambda e: e.deep_group,
+    "first group": lambda e: e.shortlist(40, "group"),
+    "shortlist": lambda e: e.shortlist(40, "outputs"),
+    "adapted": lambda e: e.adapted,
+    "light": lambda e: e.light,
+    "low_rank": lambda e: e.low_rank(3),
+}
+
+
+@pytest.mark.parametrize("idea", IDEAS)
+def test_probabilities_of_all_classes_sum_to_one(explore, idea):
+    head = IDEAS[idea](explore)(setting_of(explore)).head
+    hidden = torch.randn(2, 16)
+
+    def probability(row, target):
+        return float(torch.exp(-head(row.view(1, 1, 16), torch.tensor([[target]])).loss.detach()))
+
+    for row in hidden:
+        assert sum(probability(row, target) for target in range(V)) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("idea", [idea for idea in IDEAS if idea != "deep_group"])
+def test_a_zero_hidden_state_gives_the_prior(explore, idea):
+    setting = setting_of(explore)
+    head = IDEAS[idea](explore)(setting).head
+    prior = (setting.counts + 1) / (setting.counts + 1).sum()
+    targets = torch.arange(0, V, 37)
+    losses = [float(head(torch.zeros(1, 1, 16), target.view(1, 1)).loss) for target in targets]
+    torch.testing.assert_close(torch.tensor(losses), -prior[targets].log(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_quick(tmp_path):
+    out = tmp_path / "ideas.csv"
+    command = [sys.executable, SCRIPT, "--quick", "--out", out]
+    for _ in range(2):  # the second time there is nothing to do
+        result = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        with out.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert len(rows) > 10
+        assert all(5 < float(row["loss"]) < 12 for row in rows)
+    assert result.stdout == ""
+
+
+def test_an_unknown_idea_is_named():
+    result = subprocess.run([sys.executable, SCRIPT, "--ideas", "magic"], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "--ideas magic: expected some of grouped-linear" in result.stderr

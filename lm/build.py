@@ -116,7 +116,7 @@ def build_model(
         order = Partition.by_clusters(vectors, config.num_groups, frequencies, config.seed).order
     is_flat = config.head == "flat"
     # GPT-2's own output layer has no bias; a prior needs one.
-    options = {"bias": config.prior, "chunk_size": config.chunk_size} if is_flat else {}
+    options: dict[str, Any] = {"bias": config.prior, "chunk_size": config.chunk_size} if is_flat else {}
     if config.modulation is not None:
         options = {"modulation": config.modulation}
     model = CompressedLM(

@@ -178,10 +178,8 @@ class TrainConfig:
             ConfigError: for settings that were not written by `to_json`.
         """
         try:
-            values = {
-                field.name: settings.get(field.name) if field.name in YOUNGER else settings[field.name]
-                for field in dataclasses.fields(cls)
-            }
+            settings = {**dict.fromkeys(YOUNGER), **settings}
+            values = {field.name: settings[field.name] for field in dataclasses.fields(cls)}
         except KeyError as error:
             raise ConfigError(f"the setting {error} is missing") from error
         for name in ("cache", "embeddings", "out"):

@@ -82,7 +82,7 @@ def embedding_of(run: Path, tokenizer: TextTokenizer, runtime: Runtime) -> torch
             f"{trained.tokenizer.vocab_size:,} tokens) than this run's ({tokenizer.name}, "
             f"{tokenizer.vocab_size:,} tokens)"
         )
-    return trained.model.get_input_embeddings().weight.detach()  # type: ignore[union-attr,operator]
+    return trained.model.get_input_embeddings().weight.detach()  # type: ignore[operator]
 
 
 def save_model(

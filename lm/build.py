@@ -90,12 +90,17 @@ def backbone_config(config: TrainConfig, tokenizer: TextTokenizer) -> PreTrained
 
 
 def build_model(
-    config: TrainConfig, tokenizer: TextTokenizer, counts: npt.NDArray[np.int64]
+    config: TrainConfig,
+    tokenizer: TextTokenizer,
+    counts: npt.NDArray[np.int64],
+    vectors: torch.Tensor | None = None,
 ) -> tuple[CompressedLM, Partition]:
     """A new model, and the partition that says what "group" means for it.
 
     Args:
         counts: [V] how often each token occurs in the training text.
+        vectors: [V, any] what `--grouping clusters` groups the tokens by; without it, the order of the tokens
+            is only a place for the one that comes with the weights to be loaded.
 
     Raises:
         UserError: more groups than tokens.
@@ -103,16 +108,24 @@ def build_model(
     frequencies = torch.from_numpy(counts)
     if config.num_groups is not None and config.num_groups > len(counts):
         raise UserError(f"--num-groups {config.num_groups}: there are only {len(counts):,} tokens")
-    order = token_order(config.grouping, frequencies, config.seed)
+    if config.grouping != "clusters":
+        order = token_order(config.grouping, frequencies, config.seed)
+    elif vectors is None:
+        order = torch.arange(len(counts))
+    else:
+        order = Partition.by_clusters(vectors, config.num_groups, frequencies, config.seed).order
     is_flat = config.head == "flat"
+    # GPT-2's own output layer has no bias; a prior needs one.
+    options: dict[str, Any] = {"bias": config.prior, "chunk_size": config.chunk_size} if is_flat else {}
+    if config.modulation is not None:
+        options = {"modulation": config.modulation}
     model = CompressedLM(
         CompressedLMConfig(
             text_config=backbone_config(config, tokenizer),
             head=config.head,
             num_groups=config.num_groups,
             ordered=order is not None and not is_flat,
-            # GPT-2's own output layer has no bias; a prior needs one.
-            head_options={"bias": config.prior} if is_flat else None,
+            head_options=options or None,
             tie_word_embeddings=config.tie_embeddings,
         ),
         order=None if is_flat else order,

@@ -12,6 +12,8 @@ import tyro
 Device = Literal["auto", "cuda", "mps", "cpu"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
+YOUNGER = ("embeddings", "modulation", "chunk_size")  # settings that older runs lack; None in all of them
+
 
 class ConfigError(Exception):
     """Settings that cannot be used: the message names every flag at fault.
@@ -35,11 +37,19 @@ class TrainConfig:
     head: Literal["grouped-linear", "grouped", "flat", "adaptive"] = "grouped-linear"
     """Output head: one linear layer for each group, the paper's shared one with scale and shift, the ordinary
     one, adaptive softmax."""
-    grouping: Literal["frequency", "index", "random"] = "frequency"
+    grouping: Literal["frequency", "index", "random", "clusters"] = "frequency"
     """Which tokens share a group: those of similar frequency in the training text, consecutive ids (the
-    paper's), or any. The flat head uses it only to report group accuracy."""
+    paper's), any, or those with similar --embeddings. The flat head uses it only to report group accuracy."""
+    embeddings: Path | None = None
+    """For --grouping clusters: a run of train_lm with the same tokenizer, whose token embedding is clustered
+    (k-means, balanced to the group size). Needed only to begin."""
     num_groups: int | None = None
     """Number of groups; floor(√V) by default."""
+    modulation: Literal["scale-shift", "film", "both"] | None = None
+    """How a group makes the shared layer of --head grouped its own: scale and shift after it (the paper's,
+    and the default), before it (film), or both."""
+    chunk_size: int | None = None
+    """Let --head flat work on so many tokens at a time: the same loss, exactly, in less memory."""
     prior: bool = True
     """Start the head's biases at the log frequencies of the training tokens."""
     tie_embeddings: bool = False
@@ -119,7 +129,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         problems = _at_least(
             self, 1, "hidden_size", "num_layers", "num_attention_heads", "seq_len", "batch_size",
-            "accumulate", "eval_every", "num_groups", "max_steps",
+            "accumulate", "eval_every", "num_groups", "max_steps", "chunk_size",
         )  # fmt: skip
         problems += _at_least(self, 0, "warmup_steps", "eval_tokens", "sample_every", "seed", "weight_decay")
         problems += _positive(self, "lr", "max_minutes", "epochs")
@@ -140,6 +150,14 @@ class TrainConfig:
             problems.append(f"--tie-embeddings: --head {self.head} has no weight of the embedding's shape")
         if self.num_groups is not None and self.head == "adaptive":
             problems.append("--num-groups: --head adaptive has clusters, not groups")
+        if self.modulation is not None and self.head != "grouped":
+            problems.append(f"--modulation is for --head grouped, not {self.head}")
+        if self.chunk_size is not None and self.head != "flat":
+            problems.append(f"--chunk-size is for --head flat, not {self.head}")
+        if self.grouping == "clusters" and self.embeddings is None:
+            problems.append("--grouping clusters needs --embeddings, a run of train_lm to take them from")
+        if self.grouping != "clusters" and self.embeddings is not None:
+            problems.append(f"--embeddings is for --grouping clusters, not {self.grouping}")
         if self.resume not in (None, "auto") and self.out is not None and Path(str(self.resume)) != self.out:
             problems.append("--resume PATH continues the run in that folder: leave --out away")
         if problems:
@@ -160,10 +178,11 @@ class TrainConfig:
             ConfigError: for settings that were not written by `to_json`.
         """
         try:
+            settings = {**dict.fromkeys(YOUNGER), **settings}
             values = {field.name: settings[field.name] for field in dataclasses.fields(cls)}
         except KeyError as error:
             raise ConfigError(f"the setting {error} is missing") from error
-        for name in ("cache", "out"):
+        for name in ("cache", "embeddings", "out"):
             values[name] = None if values[name] is None else Path(values[name])
         return cls(**values)
 

@@ -63,6 +63,28 @@ def load_run(run: Path, checkpoint: str, runtime: Runtime) -> TrainedRun:
     return TrainedRun(config, settings, found.state, model.to(runtime.device).eval(), tokenizer)
 
 
+def embedding_of(run: Path, tokenizer: TextTokenizer, runtime: Runtime) -> torch.Tensor:
+    """The token embedding [V, d] that a run has learnt.
+
+    Raises:
+        UserError: no such run, or one with another tokenizer.
+    """
+    if not run.is_dir():
+        raise UserError(f"--embeddings {run}: no such folder; expected the run folder of a finished train_lm")
+    try:
+        with torch.random.fork_rng(devices=()):  # the model that is built next must not depend on it
+            trained = load_run(run, "best", runtime)
+    except UserError as error:
+        raise UserError(f"--embeddings {error}") from error
+    if trained.tokenizer.digest != tokenizer.digest:
+        raise UserError(
+            f"--embeddings {run}: trained with another tokenizer ({trained.tokenizer.name}, "
+            f"{trained.tokenizer.vocab_size:,} tokens) than this run's ({tokenizer.name}, "
+            f"{tokenizer.vocab_size:,} tokens)"
+        )
+    return trained.model.get_input_embeddings().weight.detach()  # type: ignore[operator]
+
+
 def save_model(
     run: Path,
     name: str,

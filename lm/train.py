@@ -37,7 +37,7 @@ from lm.evaluate import evaluate, some_windows
 from lm.generate import continue_stories
 from lm.model import CompressedLM
 from lm.openings import SAMPLE_PROMPTS
-from lm.runs import save_model, write_partition
+from lm.runs import embedding_of, read_partition, save_model, write_partition
 from lm.sources import open_source
 from lm.tokenizer import TextTokenizer
 from sqrtvocab import make_head
@@ -64,8 +64,8 @@ from sqrtvocab.training import (
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its text.
 SAME_RUN = (
-    "head", "grouping", "groups", "prior", "tie_embeddings", "backbone", "hidden_size", "num_layers",
-    "num_attention_heads", "seq_len", "dropout", "data_used", "tokenizer", "tokenizer_digest",
+    "head", "modulation", "grouping", "groups", "prior", "tie_embeddings", "backbone", "hidden_size",
+    "num_layers", "num_attention_heads", "seq_len", "dropout", "data_used", "tokenizer", "tokenizer_digest",
     "training_tokens", "sequences_per_step", "weight_decay", "seed",
 )  # fmt: skip
 MAY_CHANGE = ("lr", "schedule", "warmup_steps")  # on resuming, after a loss that was not finite, say
@@ -118,7 +118,14 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     # --------------------------------------------------------------------------------------------------------
     # Model and optimiser
 
-    model, partition = build_model(config, tokenizer, corpus.train.counts)
+    run = config.run_folder
+    checkpoint = find_checkpoint(run, config.resume)
+    vectors = None
+    if config.embeddings is not None and checkpoint is None:  # a run to go on with has its groups already
+        vectors = embedding_of(config.embeddings, tokenizer, runtime)
+        say(f"clustering the tokens by the embeddings of {config.embeddings}: some seconds")
+    model, partition = build_model(config, tokenizer, corpus.train.counts, vectors)
+    parameters = parameter_table(model)
     if config.checkpoint_activations:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     cast(nn.Module, model).to(runtime.device)
@@ -131,7 +138,6 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     # --------------------------------------------------------------------------------------------------------
     # Run folder: a new one, or one to go on with
 
-    run = config.run_folder
     settings = {
         **config.to_json(),
         "data_used": source.name,
@@ -142,10 +148,12 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         "training_tokens": len(corpus.train.ids),
         "sequences_per_step": plan.effective_batch,
         "total_steps": total_steps,
+        "parameters": parameters["total"],
+        "head_parameters": parameters["head"],
+        "computed_on": runtime.describe(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-    checkpoint = find_checkpoint(run, config.resume)
     require_same_checkpoint(checkpoint, run, runtime)
     changes: list[str] = []
     step, minutes, best = 0, 0.0, math.inf
@@ -160,6 +168,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         step, minutes = checkpoint.state["step"], checkpoint.state["minutes"]
         best = math.inf if checkpoint.state["best"] is None else checkpoint.state["best"]
         checkpoint.load_weights(model)
+        partition = read_partition(run, model.head, partition.num_groups).to(runtime.device)
         training = checkpoint.load_training()
         optimizer.load_state_dict(training["optimizer"])
         if training["scaler"]:  # empty if the run has not been in float16 so far
@@ -173,7 +182,6 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         tokenizer.save(run / "tokenizer.json")
         write_partition(run, model.head, partition)
         write_json(run / "config.json", settings)
-    parameters = parameter_table(model)
     book.text("config", markdown_table(settings))
     book.text("parameters", markdown_table(parameters))
 
@@ -189,8 +197,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} tokens",
         "backbone": f"{config.backbone}, hidden {config.hidden_size}, {config.num_layers} layers, "
         f"{config.num_attention_heads} heads",
-        "head": f"{config.head}, {partition.num_groups} groups of at most {partition.group_size} tokens by "
-        f"{config.grouping}"
+        "head": f"{config.head}, {_kind(config)}{partition.num_groups} groups of at most "
+        f"{partition.group_size} tokens by {config.grouping}"
         + (", prior" if config.prior else "")
         + (", tied" if config.tie_embeddings else ""),
         "costs": head_cost(model.head, corpus.train.counts).describe(tokens_at_once),
@@ -340,6 +348,12 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         book.say(f"stopped after step {step:,}: {reason}; go on with --resume auto")
     book.say(f"saved in {run}; listen to it with: sample_lm {run}; score it with: eval_lm {run}")
     book.close()
+
+
+def _kind(config: TrainConfig) -> str:
+    if config.modulation is not None:
+        return f"{config.modulation}, "
+    return "" if config.chunk_size is None else f"{config.chunk_size:,} tokens at a time, "
 
 
 def parameter_groups(model: CompressedLM, weight_decay: float) -> list[dict[str, object]]:

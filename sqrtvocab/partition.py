@@ -87,6 +87,40 @@ class Partition(nn.Module):
         return cls(len(counts), num_groups, torch.argsort(counts, descending=True, stable=True))
 
     @classmethod
+    def by_clusters(
+        cls,
+        vectors: Tensor,
+        num_groups: int | None = None,
+        counts: Tensor | Sequence[float] | None = None,
+        seed: int = 0,
+    ) -> Partition:
+        """Classes with similar vectors share a group: k-means (scikit-learn), balanced to the group sizes.
+
+        The same on every call for the same seed and machine. The result is an order like any other: to load
+        it again needs neither scikit-learn nor the vectors.
+
+        Args:
+            vectors: [V, d], such as the rows of a trained embedding.
+            counts: [V] how often each class occurs: frequent classes weigh more, and those that never occur,
+                whose vectors nobody trained, only fill the places left.
+            seed: where k-means begins.
+
+        Raises:
+            ValueError: vectors that are not [V, d] or not finite.
+        """
+        from sqrtvocab.clusters import cluster_order
+
+        vectors = torch.as_tensor(vectors).detach().to(device="cpu", dtype=torch.float32)
+        if vectors.dim() != 2 or not vectors.numel():
+            raise ValueError(f"vectors must have shape [V, d], got {list(vectors.shape)}")
+        if not bool(vectors.isfinite().all()):
+            raise ValueError("vectors must be finite")
+        sizes = cls(len(vectors), num_groups).sizes().numpy()
+        weights = None if counts is None else check_counts(counts, len(vectors)).cpu().numpy()
+        order = cluster_order(vectors.numpy(), sizes, weights, seed)
+        return cls(len(vectors), num_groups, torch.from_numpy(order))
+
+    @classmethod
     def aligned(cls, radices: Sequence[int]) -> Partition:
         """The group count nearest √V that never cuts across the labels' mixed-radix structure.
 

@@ -1,0 +1,605 @@
+"""Train the same model with every head, for equally many steps, and say which is worth what.
+
+    python scripts/compare_heads.py lm --data tinystories                   # hours on two cores
+    python scripts/compare_heads.py lm --data FOLDER --seeds 0 1 2 --contenders flat grouped-linear
+    python scripts/compare_heads.py lm --data FOLDER --max-minutes 60       # a part; call again for the rest
+    python scripts/compare_heads.py images --steps 1200                     # the 184,320 classes of shapes
+    python scripts/compare_heads.py lm --quick                              # under two minutes
+    python scripts/compare_heads.py lm --redraw                             # only the table and the figure
+
+Each model is a run of `train_lm` or `train_classifier` in --runs, to be watched in TensorBoard; a run that
+was stopped is resumed. The record is --out/heads_lm.csv or heads_images.csv, a row for each contender, seed
+and settings; what is there is not trained again. Table and figure are made from it after every run.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tyro
+from records import (
+    Contender,
+    Data,
+    Job,
+    Mean,
+    Row,
+    ScriptError,
+    key_of,
+    markdown_table,
+    paired,
+    read_rows,
+    run_all,
+    say,
+    write_file,
+)
+
+LM_CHUNK = 256  # tokens: 51 MB of logits
+IMAGE_CHUNK = 16  # images: 12 MB of logits
+
+
+def flags(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+# Cheap ones first. Every flag is spelled out: a row must keep its meaning when a default changes.
+LM = {
+    "grouped-linear": Contender(
+        "grouped-linear, frequency, prior", flags("--head grouped-linear --grouping frequency --prior")
+    ),
+    "grouped": Contender(
+        "grouped, index, no prior (the paper's)", flags("--head grouped --grouping index --no-prior")
+    ),
+    "grouped-prior": Contender(
+        "grouped, frequency, prior", flags("--head grouped --grouping frequency --prior")
+    ),
+    "grouped-film": Contender(
+        "grouped film, frequency, prior",
+        flags("--head grouped --modulation film --grouping frequency --prior"),
+    ),
+    "grouped-both": Contender(
+        "grouped both, frequency, prior",
+        flags("--head grouped --modulation both --grouping frequency --prior"),
+    ),
+    "grouped-linear-tied": Contender(
+        "grouped-linear tied, frequency, prior",
+        flags("--head grouped-linear --tie-embeddings --grouping frequency --prior"),
+    ),
+    "grouped-linear-no-prior": Contender(
+        "grouped-linear, frequency, no prior", flags("--head grouped-linear --grouping frequency --no-prior")
+    ),
+    "grouped-linear-index": Contender(
+        "grouped-linear, index, prior", flags("--head grouped-linear --grouping index --prior")
+    ),
+    "grouped-linear-random": Contender(
+        "grouped-linear, random, prior", flags("--head grouped-linear --grouping random --prior")
+    ),
+    "grouped-linear-clusters": Contender(
+        "grouped-linear, clusters, prior",
+        flags("--head grouped-linear --grouping clusters --prior"),
+        embeddings_of="grouped-linear",
+    ),
+    "adaptive": Contender(
+        "adaptive, frequency, prior", flags("--head adaptive --grouping frequency --prior"), cost=2
+    ),
+    "flat-chunked": Contender(
+        "flat chunked, prior",
+        flags(f"--head flat --chunk-size {LM_CHUNK} --grouping frequency --prior"),
+        cost=5,
+    ),
+    "flat-tied": Contender(
+        "flat tied, no prior (GPT-2's own)",
+        flags("--head flat --tie-embeddings --grouping frequency --no-prior"),
+        cost=8,
+    ),
+    "flat-tied-prior": Contender(
+        "flat tied, prior", flags("--head flat --tie-embeddings --grouping frequency --prior"), cost=8
+    ),
+    "flat": Contender("flat, prior", flags("--head flat --grouping frequency --prior"), cost=8),
+}
+
+IMAGES = {
+    "factored": Contender(
+        "factored: a softmax for each attribute", flags("--head factored --grouping aligned")
+    ),
+    "grouped": Contender("grouped, aligned", flags("--head grouped --grouping aligned")),
+    "grouped-index": Contender("grouped, index (the paper's)", flags("--head grouped --grouping index")),
+    "grouped-random": Contender("grouped, random", flags("--head grouped --grouping random")),
+    "grouped-film": Contender(
+        "grouped film, aligned", flags("--head grouped --modulation film --grouping aligned")
+    ),
+    "grouped-both": Contender(
+        "grouped both, aligned", flags("--head grouped --modulation both --grouping aligned")
+    ),
+    "adaptive": Contender("adaptive, by index", flags("--head adaptive --grouping aligned"), cost=1.5),
+    "grouped-linear": Contender(
+        "grouped-linear, aligned", flags("--head grouped-linear --grouping aligned"), cost=2
+    ),
+    "flat-chunked": Contender(
+        "flat chunked", flags(f"--head flat --chunk-size {IMAGE_CHUNK} --grouping aligned"), cost=3
+    ),
+    "flat": Contender("flat", flags("--head flat --grouping aligned"), cost=3),
+}
+
+QUICK_SPACE = (
+    "pattern=solid,striped",
+    "rotation=0",
+    "size=tiny,huge",
+    "texture=none",
+    "opacity=1.0",
+    "border=solid",
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the two experiments differ in."""
+
+    name: str
+    trainer: str
+    program: str
+    item: str
+    title: str
+    contenders: dict[str, Contender]
+    columns: dict[str, str]  # column of the record -> heading: what a table shows beside the loss
+    like: dict[str, str]  # contender -> the flat head it is to be compared with, like for like
+    notes: tuple[str, ...]
+    quick: tuple[str, ...]  # the contenders of --quick
+
+
+COMPARISONS = {
+    "lm": Comparison(
+        "lm", "lm.train", "train_lm", "token", "Heads compared on text", LM,
+        {"bits_per_byte": "bits per byte", "accuracy": "token accuracy"},
+        {
+            "grouped-linear": "flat", "grouped-linear-clusters": "flat", "adaptive": "flat",
+            "grouped-linear-tied": "flat-tied-prior",
+        },
+        (
+            "*clusters*: groups of similar token embeddings, taken from the run of `grouped-linear` with the "
+            "same seed. The seconds of that run are not counted.",
+            "*adaptive* has a structure of its own and needs classes sorted by frequency.",
+            "The head's parameters are those it adds: a tied one shares the embedding's.",
+            "Peak memory is that of the whole process, Python and its libraries included.",
+        ),
+        ("grouped-linear", "grouped", "grouped-film", "grouped-linear-tied", "grouped-linear-clusters",
+         "adaptive", "flat-chunked", "flat"),
+    ),
+    "images": Comparison(
+        "images", "classifier.train", "train_classifier", "image", "Heads compared on images", IMAGES,
+        {"accuracy": "accuracy", "group_accuracy": "group accuracy"},
+        {},
+        (
+            "No prior: all classes are equally frequent, so it would change nothing.",
+            "*factored* is told the whole structure of the label, which the others are not (*aligned* groups "
+            "follow a part of it): a bound, not a rival.",
+            "Group accuracy is that of the aligned groups, except for *index* and *random*, which have their "
+            "own; of a head without groups it is the group of its most probable class.",
+            "Peak memory is that of the whole process, Python and its libraries included.",
+        ),
+        ("factored", "grouped", "grouped-index", "grouped-film", "adaptive", "flat-chunked", "flat"),
+    ),
+}  # fmt: skip
+
+
+# ---- flags ----
+
+
+@dataclass(frozen=True)
+class Common:
+    contenders: tuple[str, ...] = ()
+    """Which of them, in this order; all by default, the cheap ones first."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds; each contender is trained with each of them."""
+    threads: int = 2
+    """Torch threads of a run. Losses do not depend on it, seconds do: rows of other machines or threads are
+    left out of the seconds and the figure."""
+    max_minutes: float | None = None
+    """Begin no further run after so many minutes; call again for the rest."""
+    out: Path | None = None
+    """Folder for the record, the table and the figure; docs/results by default, runs/compare-quick with
+    --quick."""
+    runs: Path = Path("runs/compare")
+    """Folder for the runs: tensorboard --logdir RUNS."""
+    quick: bool = False
+    """A tiny model on built-in data, to see everything work in under two minutes; its figures mean
+    nothing."""
+    redraw: bool = False
+    """Train nothing: make table and figure from the record."""
+
+    def problems(self, known: dict[str, Contender]) -> list[str]:
+        found = [
+            f"--contenders {name}: expected some of {', '.join(known)}"
+            for name in self.contenders
+            if name not in known
+        ]
+        if not self.seeds or min(self.seeds) < 0:
+            found.append("--seeds must be at least one number, none negative")
+        if self.threads < 1:
+            found.append(f"--threads must be at least 1, got {self.threads}")
+        if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
+            found.append(f"--max-minutes must be a positive number, got {self.max_minutes}")
+        return found
+
+
+@dataclass(frozen=True)
+class LmConfig(Common):
+    """Compare the heads on text: a small GPT-2 with a vocabulary of 50,257 tokens."""
+
+    data: str | None = None
+    """As `train_lm --data`, but not auto."""
+    steps: int = 400
+    """Optimiser steps of each run; the learning rate falls to zero over them."""
+    hidden_size: int = 128
+    """Width of the hidden state."""
+    num_layers: int = 8
+    """Transformer blocks."""
+    num_attention_heads: int = 8
+    """Attention heads of a block."""
+    seq_len: int = 512
+    """Tokens of one sequence."""
+    batch_size: int = 8
+    """Sequences of a step."""
+    eval_tokens: int = 131_072
+    """Validation tokens, scored once at the end."""
+
+    def settings(self) -> tuple[str, ...]:
+        """The flags of `train_lm` that all contenders share."""
+        if self.quick:
+            text = "--hidden-size 32 --num-layers 2 --num-attention-heads 2 --seq-len 64 --batch-size 4"
+            return (*flags(text), *self._length(8, 2_048))
+        shape = ("hidden_size", "num_layers", "num_attention_heads", "seq_len", "batch_size")
+        values = [
+            part for name in shape for part in (f"--{name.replace('_', '-')}", str(getattr(self, name)))
+        ]
+        return (*values, *self._length(self.steps, self.eval_tokens))
+
+    @staticmethod
+    def _length(steps: int, eval_tokens: int) -> tuple[str, ...]:
+        # The steps are the limit, not the epochs. One evaluation, no stories: they are no part of a training.
+        text = f"--max-steps {steps} --epochs 1000 --warmup-steps {min(100, steps // 4)} --eval-every {steps}"
+        return flags(f"{text} --eval-tokens {eval_tokens} --sample-every 0")
+
+    def text(self) -> Data:
+        return Data.of("stories:200" if self.quick else str(self.data))
+
+    def check(self) -> list[str]:
+        found = self.problems(LM)
+        least = (
+            "steps",
+            "hidden_size",
+            "num_layers",
+            "num_attention_heads",
+            "seq_len",
+            "batch_size",
+            "eval_tokens",
+        )
+        found += [f"--{n.replace('_', '-')} must be at least 1" for n in least if getattr(self, n) < 1]
+        if not (self.quick or self.redraw) and self.data in (None, "auto"):
+            found.append("--data must name the text: tinystories, stories:N, a file or a folder")
+        return found
+
+
+@dataclass(frozen=True)
+class ImagesConfig(Common):
+    """Compare the heads on images: the paper's CNN and its 184,320 classes of drawn shapes."""
+
+    only: tuple[str, ...] = field(default=())
+    """As `train_classifier --only`, several at once: --only shape=circle,star opacity=1.0"""
+    steps: int = 1200
+    """Optimiser steps of each run; the learning rate falls to zero over them."""
+    batch_size: int = 64
+    """Images of a step."""
+    eval_images: int = 5000
+    """Validation images, scored once at the end."""
+
+    def settings(self) -> tuple[str, ...]:
+        """The flags of `train_classifier` that all contenders share."""
+        only = QUICK_SPACE if self.quick else self.only
+        steps, batch, images = (12, 16, 96) if self.quick else (self.steps, self.batch_size, self.eval_images)
+        chosen = [part for option in only for part in ("--only", option)]
+        text = f"--batch-size {batch} --accumulate 1 --max-steps {steps} --epochs 1000 --schedule cosine"
+        return (*chosen, *flags(f"{text} --eval-every {steps} --eval-images {images}"))
+
+    def text(self) -> None:
+        return None
+
+    def check(self) -> list[str]:
+        found = self.problems(IMAGES)
+        least = ("steps", "batch_size", "eval_images")
+        return found + [f"--{n.replace('_', '-')} must be at least 1" for n in least if getattr(self, n) < 1]
+
+
+def plan(config: LmConfig | ImagesConfig, comparison: Comparison, rows: Sequence[Row]) -> list[Job]:
+    """The runs that the record lacks, seed by seed, each after the one whose embeddings it needs."""
+    settings = config.settings()
+    steps = int(settings[settings.index("--max-steps") + 1])
+    known = {key_of(row) for row in rows}
+    jobs: list[Job] = []
+
+    def job_of(name: str, seed: int) -> Job:
+        contender = comparison.contenders[name]
+        source = contender.embeddings_of
+        return Job(
+            comparison.trainer,
+            name,
+            contender,
+            seed,
+            settings,
+            steps,
+            config.runs,
+            data=config.text(),
+            embeddings=None if source is None else job_of(source, seed).folder,
+        )
+
+    for seed in dict.fromkeys(config.seeds):
+        default = comparison.quick if config.quick else tuple(comparison.contenders)
+        for name in dict.fromkeys(config.contenders or default):
+            job = job_of(name, seed)
+            if job.key in known:
+                continue
+            if (source := job.contender.embeddings_of) is not None:
+                first = job_of(source, seed)
+                if first not in jobs and not first.is_finished():
+                    jobs.append(first)
+            jobs.append(job)
+    # A contender named later may have been put in already, for its embeddings.
+    return list(dict.fromkeys(jobs))
+
+
+# ---- table and figure ----
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One contender's rows with the same settings."""
+
+    name: str
+    title: str
+    losses: dict[str, float]  # seed -> validation loss
+    rows: list[Row]
+    timed: list[Row]  # those whose seconds compare with the others'
+
+    def mean(self, column: str) -> Mean | None:
+        """Over the seeds; seconds only of the rows that compare."""
+        rows = self.timed if column in ("seconds", "seconds_per_step") else self.rows
+        return Mean.of([float(row[column]) for row in rows]) if rows else None
+
+
+Place = tuple[str, str, str]
+
+
+def place_of(row: Row) -> Place:
+    """Where the seconds of a row were measured."""
+    return row["machine"], row["threads"], row["torch"]
+
+
+def sections(
+    rows: Sequence[Row], contenders: dict[str, Contender]
+) -> dict[tuple[str, str], tuple[Place, list[Entry]]]:
+    """Settings and bytes of the data -> the place of most of its rows, and its contenders by loss."""
+    result = {}
+    for setting in dict.fromkeys((row["settings"], row["data_bytes"]) for row in rows):
+        mine = [row for row in rows if (row["settings"], row["data_bytes"]) == setting]
+        places = [place_of(row) for row in mine]
+        place = max(dict.fromkeys(places), key=places.count)
+        entries = []
+        for name, own in dict.fromkeys((row["contender"], row["flags"]) for row in mine):
+            chosen = [row for row in mine if (row["contender"], row["flags"]) == (name, own)]
+            title = contenders[name].title if name in contenders else name
+            losses = {row["seed"]: float(row["loss"]) for row in chosen}
+            entries.append(
+                Entry(name, title, losses, chosen, [row for row in chosen if place_of(row) == place])
+            )
+        result[setting] = place, sorted(entries, key=lambda entry: Mean.of(list(entry.losses.values())).value)
+    return result
+
+
+def document(rows: Sequence[Row], comparison: Comparison, figure: str) -> str:
+    """The whole Markdown page."""
+    lines = [
+        f"# {comparison.title}",
+        "",
+        f"Made by `python scripts/compare_heads.py {comparison.name}` from "
+        f"[its record](heads_{comparison.name}.csv). Validation loss in nats; ± is half of a 95 % interval "
+        "over seeds (Student t), n the number of seeds. Seconds are seconds of training, without data, "
+        "evaluation and saving.",
+        "",
+        f"![Validation loss against training seconds]({figure})",
+    ]
+    for (setting, _), (place, entries) in sections(rows, comparison.contenders).items():
+        first = entries[0].rows[0]
+        lines += [
+            "",
+            f"## {heading(entries, comparison)}",
+            "",
+            f"`{setting}`, {int(first['training_items']):,} {comparison.item}s to train on. {place[0]}, "
+            f"{place[1]} thread(s), torch {place[2]}.",
+            "",
+            *table(entries, comparison),
+        ]
+        losses = {entry.name: entry.losses for entry in entries}
+        found = {
+            f"`{name}` less `{flat}`": paired(losses[name], losses[flat])
+            for name, flat in comparison.like.items()
+            if name in losses and flat in losses
+        }
+        shown = [f"{pair} {mean.show(3, '+')} (n = {mean.n})" for pair, mean in found.items() if mean]
+        if shown:
+            lines += ["", f"Like for like, paired by seed: {'; '.join(shown)}."]
+        others = sorted(
+            {
+                "{}, {} thread(s), torch {}".format(*place_of(row))
+                for entry in entries
+                for row in entry.rows
+                if row not in entry.timed
+            }
+        )
+        if others:
+            lines += [
+                "",
+                f"Losses are of all rows, seconds only of those measured on {place[0]} with {place[1]} "
+                f"thread(s) and torch {place[2]}; the record has others: {'; '.join(others)}.",
+            ]
+        lines += ["", "```bash", f'settings="{setting}"']
+        for entry in entries:
+            known = comparison.contenders.get(entry.name)
+            source = f" --embeddings RUN_OF_{known.embeddings_of}" if known and known.embeddings_of else ""
+            lines.append(f"{comparison.program} $settings {entry.rows[0]['flags']}{source}  # {entry.name}")
+        lines += ["```"]
+    lines += ["", *(f"- {note}" for note in comparison.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def table(entries: Sequence[Entry], comparison: Comparison) -> list[str]:
+    """The contenders by loss."""
+    flat = next((entry.losses for entry in entries if entry.name == "flat"), {})
+    head = ["", "head", "n", "validation loss", "less flat's", *comparison.columns.values()]
+    head += ["training s", "s a step", "peak GiB", "parameters", "of the head"]
+    rows = []
+    for entry in entries:
+        loss = Mean.of(list(entry.losses.values()))
+        difference = None if entry.name == "flat" else paired(entry.losses, flat)
+        cells = [
+            f"`{entry.name}`",
+            entry.title,
+            str(loss.n),
+            loss.show(3),
+            "" if difference is None else difference.show(3, "+"),
+        ]
+        for column in comparison.columns:
+            mean = entry.mean(column)
+            assert mean is not None
+            share = "accuracy" in column
+            percent = Mean(100 * mean.value, mean.half and 100 * mean.half, mean.n)
+            cells.append(f"{percent.show(1)} %" if share else mean.show(3))
+        for column in ("seconds", "seconds_per_step", "peak_gib"):
+            mean = entry.mean(column)
+            digits = 0 if column == "seconds" and mean is not None and mean.value >= 100 else 2
+            cells.append("" if mean is None else f"{mean.value:,.{digits}f}")
+        cells += [f"{int(entry.rows[0][column]):,}" for column in ("parameters", "head_parameters")]
+        rows.append(cells)
+    return markdown_table(head, rows, words=2)
+
+
+def front(points: dict[str, tuple[float, float]]) -> list[str]:
+    """The names of the points (seconds, loss) that no other point beats in both, from left to right."""
+    best, names = math.inf, []
+    for name, (_, loss) in sorted(points.items(), key=lambda item: item[1]):
+        if loss < best:
+            best = loss
+            names.append(name)
+    return names
+
+
+def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
+    """Validation loss against training seconds, a panel for each settings, the Pareto front as a line."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
+
+    parts = sections(rows, comparison.contenders)
+    figure = Figure(figsize=(9, 5.5 * len(parts)), layout="constrained")
+    panels = figure.subplots(len(parts), squeeze=False)[:, 0]
+    named = []
+    for panel, (place, entries) in zip(panels, parts.values(), strict=True):
+        points = {}
+        for entry in entries:
+            seconds, loss = entry.mean("seconds"), [float(row["loss"]) for row in entry.timed]
+            if seconds is not None:
+                points[entry.name] = (seconds.value, Mean.of(loss).value)
+                bar = {"yerr": Mean.of(loss).half, "fmt": "o", "markersize": 5, "capsize": 2}
+                panel.errorbar(*points[entry.name], color="C0", **bar)
+        best = [points[name] for name in front(points)]
+        panel.plot(*zip(*best, strict=True), color="C1", linewidth=1.2, zorder=0, label="Pareto front")
+        panel.set_xscale("log")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.xaxis.set_major_formatter("{x:,.5g}")
+        panel.xaxis.set_minor_formatter("")
+        panel.margins(x=0.25, y=0.12)
+        panel.set(xlabel=f"seconds of training ({place[0]}, {place[1]} thread(s))")
+        panel.set(ylabel="validation loss (nats)", title=heading(entries, comparison))
+        panel.grid(alpha=0.3, which="both")
+        panel.legend(fontsize=8)
+        named.append(points)
+    figure.draw_without_rendering()  # fixes the scales, on which the places of the labels depend
+    for panel, points in zip(panels, named, strict=True):
+        put_labels(panel, points)
+    write_file(path, lambda draft: figure.savefig(draft, dpi=110))
+
+
+def put_labels(panel: Any, points: dict[str, tuple[float, float]]) -> None:
+    """Write each point's name beside it, on whichever side and height there is room."""
+    size, scale = 8, panel.figure.dpi / 72
+    places = {name: panel.transData.transform(point) / scale for name, point in points.items()}  # in points
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in places.values()]
+    for name, (x, y) in sorted(places.items(), key=lambda item: item[1][1]):
+        width, height = 0.56 * size * len(name), 1.3 * size
+        shifts = [
+            (side, row * height) for row in (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5) for side in (6, -6 - width)
+        ]
+        boxes = [(x + dx, y + dy - height / 2, x + dx + width, y + dy + height / 2) for dx, dy in shifts]
+        free = [i for i, box in enumerate(boxes) if not any(overlap(box, other) for other in taken)]
+        chosen = free[0] if free else 0
+        taken.append(boxes[chosen])
+        arrow = {"arrowstyle": "-", "linewidth": 0.4, "color": "grey"} if shifts[chosen][1] else None
+        panel.annotate(
+            name,
+            points[name],
+            shifts[chosen],
+            textcoords="offset points",
+            fontsize=size,
+            va="center",
+            arrowprops=arrow,
+        )
+
+
+def overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Whether two boxes (left, bottom, right, top) share a point."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def heading(entries: Sequence[Entry], comparison: Comparison) -> str:
+    """What was trained, in a few words."""
+    first = entries[0].rows[0]
+    return (
+        f"{int(first['steps']):,} steps of {int(first['items']) // int(first['steps']):,} {comparison.item}s"
+    )
+
+
+def main(config: LmConfig | ImagesConfig) -> None:
+    comparison = COMPARISONS["lm" if isinstance(config, LmConfig) else "images"]
+    if problems := config.check():
+        raise ScriptError("; ".join(problems))
+    out = config.out or Path("runs/compare-quick" if config.quick else "docs/results")
+    record, page, figure = (out / f"heads_{comparison.name}.{suffix}" for suffix in ("csv", "md", "png"))
+
+    def report(_: Job | None = None) -> None:
+        rows = read_rows(record)
+        write_file(page, lambda draft: draft.write_text(document(rows, comparison, figure.name), "utf-8"))
+        draw(rows, comparison, figure)
+
+    rows = read_rows(record)
+    if config.redraw:
+        if not rows:
+            raise ScriptError(f"--redraw: no row in {record}; --out names the folder of another record")
+        report()
+    else:
+        jobs = plan(config, comparison, rows)
+        say(f"{len(jobs)} runs to do; watch them with: tensorboard --logdir {config.runs}")
+        run_all(jobs, record, config.threads, config.max_minutes, report)
+        report()
+    print(f"{page}, {figure}, {record}")
+
+
+if __name__ == "__main__":
+    kinds = {"lm": LmConfig, "images": ImagesConfig}
+    arguments = tyro.extras.subcommand_cli_from_dict(kinds, description=__doc__)
+    try:
+        main(arguments)
+    except ScriptError as problem:
+        print(f"compare_heads: {problem}", file=sys.stderr)
+        raise SystemExit(problem.code) from None

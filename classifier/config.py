@@ -10,16 +10,10 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from flags import ConfigError, at_least, positive
 from shapesgen.attributes import AttributeSpace
 
 YOUNGER = ("modulation", "chunk_size")  # settings that older runs lack; None in all of them
-
-
-class ConfigError(Exception):
-    """Settings that cannot be used: the message names every flag at fault.
-
-    No ValueError, for tyro would catch that and spread it over a box of several lines.
-    """
 
 
 @dataclass(frozen=True)
@@ -104,22 +98,14 @@ class TrainConfig:
     """Decides the images, their order and the initial weights."""
 
     def __post_init__(self) -> None:
-        problems = []
-        for name in ("images_per_class", "epochs", "batch_size", "accumulate", "eval_every"):
-            if getattr(self, name) < 1:
-                problems.append(f"{_flag(name)} must be at least 1, got {getattr(self, name)}")
-        for name in ("num_groups", "max_steps", "chunk_size"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                problems.append(f"{_flag(name)} must be at least 1, got {getattr(self, name)}")
-        for name in ("warmup_steps", "workers", "eval_images", "seed"):
-            if getattr(self, name) is not None and getattr(self, name) < 0:
-                problems.append(f"{_flag(name)} must not be negative, got {getattr(self, name)}")
+        problems = at_least(
+            self, 1, "images_per_class", "epochs", "batch_size", "accumulate", "eval_every", "num_groups",
+            "max_steps", "chunk_size",
+        )  # fmt: skip
+        problems += at_least(self, 0, "warmup_steps", "workers", "eval_images", "seed")
         if self.seed >= 2**63:
             problems.append(f"--seed must be below 2^63, got {self.seed}")
-        for name in ("lr", "max_minutes"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                problems.append(f"{_flag(name)} must be a positive number, got {value}")
+        problems += positive(self, "lr", "max_minutes")
         if self.num_groups is not None and self.grouping == "aligned":
             problems.append(
                 "--num-groups needs --grouping index or random: aligned chooses the number itself"
@@ -230,19 +216,8 @@ class EvalConfig:
     """Processes that draw or read images ahead."""
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.images < 0:
-            problems.append(f"--images must not be negative, got {self.images}")
-        for name in ("top_k", "batch_size"):
-            if getattr(self, name) < 1:
-                problems.append(f"{_flag(name)} must be at least 1, got {getattr(self, name)}")
-        if self.workers < 0:
-            problems.append(f"--workers must not be negative, got {self.workers}")
+        problems = at_least(self, 0, "images", "workers") + at_least(self, 1, "top_k", "batch_size")
         if self.image is not None and not self.image.is_file():
             problems.append(f"--image {self.image}: no such file")
         if problems:
             raise ConfigError("; ".join(problems))
-
-
-def _flag(field: str) -> str:
-    return "--" + field.replace("_", "-")

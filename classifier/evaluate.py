@@ -15,8 +15,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from classifier.cnn import IMAGE_SIZE, Classifier, make_classifier, make_partition
-from classifier.config import ConfigError, EvalConfig, TrainConfig
+from classifier.config import EvalConfig, TrainConfig
 from classifier.data import ceiling_of, image_batches, image_errors, in_batches, open_images, sample_of
+from flags import ConfigError
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Head, Partition
 from sqrtvocab.heads.two_level import TwoLevelHead

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import tyro
 
-from lm.config import ConfigError, EvalConfig, JudgeConfig, SampleConfig, TrainConfig
+from flags import one_line_errors, saved_config
+from lm.config import EvalConfig, JudgeConfig, SampleConfig, TrainConfig
 from lm.presets import PRESETS
 
 Config = TypeVar("Config")
@@ -18,10 +18,13 @@ def train_main() -> int:
     """`train_lm`, also `python -m lm.train`. Returns the exit code."""
     scout = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     scout.add_argument("--preset", default="default")
-    preset = PRESETS.get(
-        scout.parse_known_args()[0].preset, TrainConfig()
-    )  # a wrong name is tyro's to report
-    config = _parse(TrainConfig, "train_lm", default=preset)
+    scout.add_argument("--resume")
+    given = scout.parse_known_args()[0]
+    with one_line_errors("train_lm"):
+        preset = PRESETS.get(given.preset, TrainConfig())  # a wrong name is tyro's to report
+        if given.resume not in (None, "auto"):
+            preset = saved_config(given.resume, "train_lm", TrainConfig.from_json)
+        config = tyro.cli(TrainConfig, prog="train_lm", default=preset)
 
     from lm.train import train
     from sqrtvocab.training import exit_code
@@ -59,9 +62,6 @@ def judge_main() -> int:
     return exit_code("judge_lm", lambda: judge(config))
 
 
-def _parse(kind: type[Config], program: str, **options: Any) -> Config:
-    try:
-        return tyro.cli(kind, prog=program, **options)
-    except ConfigError as error:  # what tyro itself finds wrong, it reports, also with exit code 2
-        print(f"{program}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+def _parse(kind: type[Config], program: str) -> Config:
+    with one_line_errors(program):
+        return tyro.cli(kind, prog=program)

@@ -9,17 +9,12 @@ from typing import Any, Literal
 
 import tyro
 
+from flags import ConfigError, at_least, positive
+
 Device = Literal["auto", "cuda", "mps", "cpu"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 YOUNGER = ("embeddings", "modulation", "chunk_size")  # settings that older runs lack; None in all of them
-
-
-class ConfigError(Exception):
-    """Settings that cannot be used: the message names every flag at fault.
-
-    No ValueError, for tyro would catch that and spread it over a box of several lines.
-    """
 
 
 @dataclass(frozen=True)
@@ -121,18 +116,18 @@ class TrainConfig:
     """Run folder; runs/lm-<backbone>-<hidden size>-<head> by default. TensorBoard overlays the runs of one
     parent."""
     resume: str | None = None
-    """auto: continue the run in --out if it has begun, else begin. A path: continue the run in that
-    folder."""
+    """auto: continue the run in --out if it has begun, else begin. A path: continue the run in that folder,
+    with its settings unless other flags are given."""
     seed: int = 0
     """Decides the order of the text and the initial weights."""
 
     def __post_init__(self) -> None:
-        problems = _at_least(
+        problems = at_least(
             self, 1, "hidden_size", "num_layers", "num_attention_heads", "seq_len", "batch_size",
             "accumulate", "eval_every", "num_groups", "max_steps", "chunk_size",
         )  # fmt: skip
-        problems += _at_least(self, 0, "warmup_steps", "eval_tokens", "sample_every", "seed", "weight_decay")
-        problems += _positive(self, "lr", "max_minutes", "epochs")
+        problems += at_least(self, 0, "warmup_steps", "eval_tokens", "sample_every", "seed", "weight_decay")
+        problems += positive(self, "lr", "max_minutes", "epochs")
         if not 0 < self.valid_fraction < 1:
             problems.append(f"--valid-fraction must lie between 0 and 1, got {self.valid_fraction}")
         if not 0 <= self.dropout < 1:
@@ -171,7 +166,7 @@ class TrainConfig:
         return self.out or Path("runs") / f"lm-{self.backbone}-{self.hidden_size}-{self.head}"
 
     @classmethod
-    def from_json(cls, settings: dict[str, Any]) -> TrainConfig:
+    def from_json(cls, settings: dict[str, Any], **changes: Any) -> TrainConfig:
         """The inverse of `to_json`; further keys in `settings` are ignored.
 
         Raises:
@@ -184,7 +179,7 @@ class TrainConfig:
             raise ConfigError(f"the setting {error} is missing") from error
         for name in ("cache", "embeddings", "out"):
             values[name] = None if values[name] is None else Path(values[name])
-        return cls(**values)
+        return cls(**{**values, **changes})
 
     def to_json(self) -> dict[str, Any]:
         """All settings as plain JSON values."""
@@ -219,8 +214,8 @@ class EvalConfig:
     """Decides the stories written."""
 
     def __post_init__(self) -> None:
-        problems = _at_least(self, 1, "max_tokens", "batch_size")
-        problems += _at_least(self, 0, "tokens", "samples", "seed")
+        problems = at_least(self, 1, "max_tokens", "batch_size")
+        problems += at_least(self, 0, "tokens", "samples", "seed")
         if problems:
             raise ConfigError("; ".join(problems))
 
@@ -249,7 +244,7 @@ class SampleConfig:
     """Makes the story repeatable; by default each call tells another."""
 
     def __post_init__(self) -> None:
-        problems = _at_least(self, 1, "count", "max_tokens") + _at_least(
+        problems = at_least(self, 1, "count", "max_tokens") + at_least(
             self, 0, "temperature", "top_k", "seed"
         )
         if problems:
@@ -289,32 +284,9 @@ class JudgeConfig:
     """Decides the stories."""
 
     def __post_init__(self) -> None:
-        problems = _at_least(self, 1, "completions", "max_tokens", "concurrency")
-        problems += _at_least(self, 0, "temperature", "seed") + _positive(self, "timeout")
+        problems = at_least(self, 1, "completions", "max_tokens", "concurrency")
+        problems += at_least(self, 0, "temperature", "seed") + positive(self, "timeout")
         if self.prompts is not None and not self.prompts.is_file():
             problems.append(f"--prompts {self.prompts}: no such file")
         if problems:
             raise ConfigError("; ".join(problems))
-
-
-def _flag(field: str) -> str:
-    return "--" + field.replace("_", "-")
-
-
-def _at_least(config: object, least: int, *names: str) -> list[str]:
-    values = {name: getattr(config, name) for name in names}
-    phrase = "must not be negative" if least == 0 else f"must be at least {least}"
-    return [
-        f"{_flag(name)} {phrase}, got {value}"
-        for name, value in values.items()
-        if value is not None and not least <= value < float("inf")
-    ]
-
-
-def _positive(config: object, *names: str) -> list[str]:
-    values = {name: getattr(config, name) for name in names}
-    return [
-        f"{_flag(name)} must be a positive number, got {value}"
-        for name, value in values.items()
-        if value is not None and not 0 < value < float("inf")
-    ]

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from lm.config import ConfigError, TrainConfig
+from flags import ConfigError
+from lm.config import TrainConfig
 from lm.model import CompressedLM
 from lm.tokenizer import TextTokenizer, load_tokenizer
 from sqrtvocab import Head, Partition

@@ -19,6 +19,7 @@ if __name__ == "__main__":  # first of all, so that `python -m lm.train --help` 
     raise SystemExit(train_main())
 
 import math
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -95,6 +96,9 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         if runtime.is_main:
             print(line, file=sys.stderr, flush=True)
 
+    run = config.run_folder
+    checkpoint = find_checkpoint(run, config.resume)  # first: nobody likes to hear "no" after tokenising
+    require_same_checkpoint(checkpoint, run, runtime)
     cache = config.cache or default_cache()
     source = open_source(config.data, config.valid_fraction, config.text_column, say)
     tokenizer = open_tokenizer(config.tokenizer, source, cache)
@@ -118,8 +122,6 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     # --------------------------------------------------------------------------------------------------------
     # Model and optimiser
 
-    run = config.run_folder
-    checkpoint = find_checkpoint(run, config.resume)
     vectors = None
     if config.embeddings is not None and checkpoint is None:  # a run to go on with has its groups already
         vectors = embedding_of(config.embeddings, tokenizer, runtime)
@@ -154,7 +156,6 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-    require_same_checkpoint(checkpoint, run, runtime)
     changes: list[str] = []
     step, minutes, best = 0, 0.0, math.inf
     if checkpoint is not None:
@@ -345,7 +346,10 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
 
     book.hparams(settings, metrics)
     if reason is not None:
-        book.say(f"stopped after step {step:,}: {reason}; go on with --resume auto")
+        again = "train_lm" if runtime.world_size == 1 else "torchrun ... -m lm.train"
+        book.say(
+            f"stopped after step {step:,}: {reason}; go on with: {again} --resume {shlex.quote(str(run))}"
+        )
     book.say(f"saved in {run}; listen to it with: sample_lm {run}; score it with: eval_lm {run}")
     book.close()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
 
+from flags import one_line
 from shapesgen.attributes import ATTRIBUTES, AttributeSpace, check_attribute
 from shapesgen.choices import Format, RotationCue, Sampling
 from shapesgen.errors import DamagedShardError, SettingsError, WriteError
@@ -295,14 +296,6 @@ def _parse(arguments: Sequence[str] | None) -> Render | Verify | Preview | Descr
         if end.code:
             raise SettingsError(one_line(message.getvalue())) from None
         raise
-
-
-def one_line(box: str) -> str:
-    """The sections of tyro's box without title, frame and the help of the flag; drawn in ASCII or Unicode."""
-    bare = re.sub(r"^╭.*$", "---", re.sub(r"[│╰╯]", " ", box), flags=re.MULTILINE)
-    sections = re.split(r"^[ ─-]{3,}$", bare, flags=re.MULTILINE)[1:]
-    lines = [" ".join(section.split()) for section in sections if "Argument helptext:" not in section]
-    return "; ".join(filter(None, lines))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

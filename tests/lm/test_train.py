@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import shutil
 import signal
 import socket
@@ -190,10 +191,12 @@ def test_ctrl_c_saves(start, run, tiny, tmp_path):
     result = process.wait()
     assert result.code == 0, result.err
     assert "SIGINT received" in result.err
-    assert "go on with --resume auto" in result.err
     step = json.loads((tmp_path / "r" / "last" / "state.json").read_text())["step"]
     assert step >= 3
-    result = run("train", *flags, "--resume", "auto", "--max-steps", step)
+    # The hint is a command that works as it stands, with the settings of the run.
+    hint = result.err.split("go on with: train_lm ")[1].splitlines()[0]
+    result = run("train", *shlex.split(hint), "--max-steps", step)
+    assert result.code == 0, result.err
     assert "nothing to do" in result.err
 
 
@@ -280,6 +283,29 @@ def test_a_run_folder_in_use_and_another_run(run, complaint, tiny, finished):
     ):
         line = complaint(run("train", *tiny, *flags, "--resume", "auto", "--out", finished))
         assert says in line
+
+
+def test_a_folder_of_something_else(run, complaint, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    line = complaint(run("train", "--resume", tmp_path))
+    assert line == f"train_lm: --resume {tmp_path}: not a run of train_lm: the setting 'preset' is missing"
+    assert "no run in that folder" in complaint(run("train", "--resume", tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "says"),
+    [
+        ("train", ("--head", "magic"), "--head"),
+        ("train", ("--no-such-flag",), "--no-such-flag"),
+        ("train", ("--steps", "many"), "--steps"),
+        ("eval", (), "PATH Run folder of train_lm"),
+        ("sample", ("run", "--count", "few"), "--count"),
+    ],
+)
+def test_what_tyro_refuses_is_one_line_too(run, complaint, command, flags, says):
+    line = complaint(run(command, *flags))
+    assert line.startswith(f"{command}_lm: ")
+    assert says in line
 
 
 def test_a_corrupt_checkpoint_falls_back_loudly(run, tiny, finished, tmp_path):

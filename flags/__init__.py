@@ -1,0 +1,88 @@
+"""What the commands do before they import torch: read flags, and refuse bad ones in one line.
+
+A package of its own, for whatever lies in `sqrtvocab` comes with torch, and `--help` must not wait for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+Config = TypeVar("Config")
+
+
+class ConfigError(Exception):
+    """Settings that cannot be used: the message names every flag at fault.
+
+    No ValueError, for tyro would catch that and spread it over a box of several lines.
+    """
+
+
+def flag(field: str) -> str:
+    """The flag of a field."""
+    return "--" + field.replace("_", "-")
+
+
+def at_least(config: object, least: int, *names: str) -> list[str]:
+    """A complaint for each of these fields that is set and smaller, or no finite number."""
+    values = {name: getattr(config, name) for name in names}
+    phrase = "must not be negative" if least == 0 else f"must be at least {least}"
+    return [
+        f"{flag(name)} {phrase}, got {value}"
+        for name, value in values.items()
+        if value is not None and not least <= value < float("inf")
+    ]
+
+
+def positive(config: object, *names: str) -> list[str]:
+    """A complaint for each of these fields that is set and not positive, or no finite number."""
+    values = {name: getattr(config, name) for name in names}
+    return [
+        f"{flag(name)} must be a positive number, got {value}"
+        for name, value in values.items()
+        if value is not None and not 0 < value < float("inf")
+    ]
+
+
+def saved_config(run: str, program: str, from_json: Callable[..., Config]) -> Config:
+    """The settings of the run that `--resume RUN` continues.
+
+    Raises:
+        ConfigError: there is no run in that folder, or one of something else.
+    """
+    path = Path(run) / "config.json"
+    if not path.is_file():
+        raise ConfigError(f"--resume {run}: no run in that folder (it has no config.json)")
+    try:
+        return from_json(json.loads(path.read_text("utf-8")), resume=run, out=None)
+    except (ConfigError, OSError, TypeError, ValueError) as error:
+        raise ConfigError(f"--resume {run}: not a run of {program}: {error}") from error
+
+
+@contextlib.contextmanager
+def one_line_errors(program: str) -> Iterator[None]:
+    """tyro's answer to bad flags is a box of many lines; say the same in one, and exit with code 2."""
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            yield
+    except (ConfigError, SystemExit) as error:
+        if isinstance(error, SystemExit) and not error.code:  # --help
+            raise
+        message: Any = error if isinstance(error, ConfigError) else one_line(box.getvalue())
+        print(f"{program}: {message}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def one_line(box: str) -> str:
+    """The sections of tyro's box without title, frame and the help of the flag; drawn in ASCII or Unicode."""
+    bare = re.sub(r"^╭.*$", "---", re.sub(r"[│╰╯]", " ", box), flags=re.MULTILINE)
+    sections = re.split(r"^[ ─-]{3,}$", bare, flags=re.MULTILINE)[1:]
+    lines = [" ".join(section.split()) for section in sections if "Argument helptext:" not in section]
+    return "; ".join(filter(None, lines))

@@ -58,12 +58,13 @@ def make_model(name: str, shape: Shape, setting: Setting = Setting()) -> Any:  #
     drop = setting.dropout
     head, _, backbone = name.partition(" on ")
     if name == "GPTNeoForCausalLM" or backbone == "GPT-Neo":
+        pairs, odd = divmod(shape.num_layers, 2)
         neo = transformers.GPTNeoConfig(
             vocab_size=shape.vocab_size,
             hidden_size=shape.hidden_size,
             num_layers=shape.num_layers,
             num_heads=shape.num_attention_heads,
-            attention_types=[[["global", "local"], shape.num_layers // 2]],
+            attention_types=[[["global", "local"], pairs]] * (pairs > 0) + [[["global"], 1]] * odd,
             window_size=GPT_NEO_WINDOW,
             max_position_embeddings=shape.seq_len,
             bos_token_id=0,
@@ -74,7 +75,6 @@ def make_model(name: str, shape: Shape, setting: Setting = Setting()) -> Any:  #
         )
         if backbone:
             return CompressedLM(CompressedLMConfig(text_config=neo, head=head, num_groups=shape.num_groups))
-        neo.loss_type = "ForCausalLM"  # what it takes anyway; unset it warns
         return transformers.GPTNeoForCausalLM(neo)
     config = transformers.GPT2Config(
         vocab_size=shape.vocab_size,
@@ -90,8 +90,9 @@ def make_model(name: str, shape: Shape, setting: Setting = Setting()) -> Any:  #
         attn_implementation="eager" if setting.attention == "eager" else "sdpa",
     )
     if name == "GPT2LMHeadModel":
-        config.loss_type = "ForCausalLM"
-        return transformers.GPT2LMHeadModel(config)
+        model = transformers.GPT2LMHeadModel(config)
+        model.loss_type = "ForCausalLM"  # what it takes anyway; its name does not say so, and it would warn
+        return model
     if name == "no head":
         return transformers.GPT2Model(config)
     return CompressedLM(CompressedLMConfig(text_config=config, head=name, num_groups=shape.num_groups))

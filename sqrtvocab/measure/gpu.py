@@ -7,15 +7,16 @@ switches itself off, and the backward pass asks for a real device. So the step r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 MIB, GIB = 2**20, 2**30
 ROUNDING = 512
@@ -74,58 +75,60 @@ GPUS = {
 }
 
 # What CUDA's autocast computes in float32 and the CPU's in half precision, of all that our models call.
-_FLOAT32 = {
-    F.layer_norm, F.softmax, F.log_softmax, F.cross_entropy, F.nll_loss,
-    torch.layer_norm, torch.softmax, torch.log_softmax, torch.pow,
-    Tensor.softmax, Tensor.log_softmax, Tensor.pow, Tensor.__pow__,
-}  # fmt: skip
+_FLOAT32 = (
+    (F, ("layer_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss")),
+    (torch, ("layer_norm", "softmax", "log_softmax", "pow")),
+    (Tensor, ("softmax", "log_softmax", "pow", "__pow__")),
+)
 
 
 @contextmanager
 def as_on(gpu: GPU) -> Iterator[None]:
-    """Fake CPU tensors are treated as on this GPU: its attention kernel, and CUDA's rules for autocast."""
-    with _CudaRules(gpu):
+    """Fake CPU tensors are treated as on this GPU: its attention kernel, and CUDA's rules for autocast.
+
+    The functions themselves are replaced while this lasts: a TorchFunctionMode would not be heeded when
+    checkpointed layers are computed again in the backward pass.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(F, "scaled_dot_product_attention", partial(_attention, gpu)))
+        for owner, names in _FLOAT32:
+            for name in names:
+                stack.enter_context(patch.object(owner, name, _in_float32(getattr(owner, name))))
         yield
 
 
-class _CudaRules(TorchFunctionMode):
-    def __init__(self, gpu: GPU) -> None:
-        super().__init__()
-        self.gpu = gpu
+def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    def to_float(value: Any) -> Any:
+        return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        autocast = torch.is_autocast_enabled("cpu")
-        if func is F.scaled_dot_product_attention:
-            return self._attention(torch.get_autocast_dtype("cpu") if autocast else None, *args, **kwargs)
-        if autocast and func in _FLOAT32:
-            args = tuple(_to(value, torch.float32) for value in args)
-            kwargs = {key: _to(value, torch.float32) for key, value in kwargs.items()}
-            with torch.autocast("cpu", enabled=False):
-                return func(*args, **kwargs)
-        return func(*args, **kwargs)
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_autocast_enabled("cpu"):
+            return function(*args, **kwargs)
+        with torch.autocast("cpu", enabled=False):
+            return function(*map(to_float, args), **{key: to_float(value) for key, value in kwargs.items()})
 
-    def _attention(
-        self,
-        dtype: torch.dtype | None,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-    ) -> Tensor:
-        if dtype is not None:
-            query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
-        kernel = self.gpu.attention_kernel(query.dtype, query.shape[-1], dropout_p)
-        if kernel == "flash" and attn_mask is None:
-            call = torch.ops.aten._scaled_dot_product_flash_attention
-            return call(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
-        call = torch.ops.aten._scaled_dot_product_efficient_attention
-        needs_grad = torch.is_grad_enabled() and query.requires_grad
-        return call(query, key, value, attn_mask, needs_grad, dropout_p, is_causal, scale=scale)[0]
+    return call
 
 
-def _to(value: Any, dtype: torch.dtype) -> Any:
-    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+def _attention(
+    gpu: GPU,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """`F.scaled_dot_product_attention` by the GPU's kernel."""
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
+    kernel = gpu.attention_kernel(query.dtype, query.shape[-1], dropout_p)
+    if kernel == "flash" and attn_mask is None:
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        return flash(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    needs_grad = torch.is_grad_enabled() and query.requires_grad
+    return efficient(query, key, value, attn_mask, needs_grad, dropout_p, is_causal, scale=scale)[0]

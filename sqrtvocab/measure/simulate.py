@@ -2,7 +2,8 @@
 
 A step that needs 40 GB of a GPU is measured in seconds on a laptop. Every tensor that one operator hands to
 another is seen, with the moment it is made and the moment nobody holds it any more; what an operator
-allocates and frees inside itself is not. `sqrtvocab.measure.gpu` makes the step choose the operators that a GPU would.
+allocates and frees inside itself is not. `sqrtvocab.measure.gpu` makes the step choose the operators that a
+GPU would.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 SURFACE, INK, MUTED, GRID = "#fcfcfb", "#0b0b0b", "#52514e", "#e1e0d9"
 
@@ -58,16 +58,16 @@ def command_line() -> str:
     return f"```bash\npython scripts/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}".rstrip() + "\n```"
 
 
+def refuse(message: str) -> NoReturn:
+    """End the script for bad input: one line, exit code 2, and no need to import torch first."""
+    print(f"{Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
 def folder(out: Path) -> Path:
-    """The folder of `--out`, made if need be.
-
-    Raises:
-        UserError: if it cannot be written.
-    """
-    from sqrtvocab.training import UserError
-
+    """The folder of `--out`, made if need be, or the end of the script."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--out {out}: {error.strerror}; name a folder that can be made") from error
+        refuse(f"--out {out}: {error.strerror}; name a folder that can be made")
     return out

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from lm_contenders import Setting, Shape, make_model, simulate_training
+from lm_contenders import FLAT, Setting, Shape, make_model, simulate_training
 from results import (
     GRID,
     INK,
@@ -86,8 +86,18 @@ PAPER: dict[str, dict[str, tuple[float | None, float | None, float | None]]] = {
 }
 PAPER["t4"]["659 M"] = PAPER["a10g"]["659 M"] = (None, None, None)
 PAPER["l40s"]["659 M"] = (None, None, 39.0)
-# Why a verdict differs from the paper's, where the margin alone does not say it.
-REASONS: dict[tuple[str, str, str], str] = {}
+# Why a verdict differs from the paper's, where other settings are not the reason.
+REASONS = {
+    (
+        PAPER_SETTING,
+        "t4",
+        "8.1 M",
+        "GPT-2",
+    ): "that is all that the card has, and the allocator's fragmentation comes on top",
+    (PAPER_SETTING, "t4", "8.1 M", "GPT-Neo"): "the paper's 13.0 is what GPT-Neo takes when the logits are "
+    "neither copied nor kept (13.1, below under float32), its 18.0 and 30.0 for the larger models when they "
+    "are: its rows do not come from the same code",
+}
 
 COLORS = {  # in the order of sqrtvocab.measure.simulate.PARTS
     "parameters": "#4a3aa7",
@@ -108,6 +118,10 @@ class Config:
     """The GPUs to judge by; several can be named."""
     out: Path = Path("docs/results")
     """Folder for memory.md, memory.csv and memory.png."""
+
+    def __post_init__(self) -> None:
+        if not self.gpu:
+            refuse("--gpu: name at least one")
 
 
 def setting_of(key: str, model: str) -> Setting:
@@ -192,8 +206,8 @@ def pages(rows: list[dict[str, Any]], sizes: dict[str, Shape], config: Config) -
                     theirs = "" if paper is None else _paper_cell(paper[index])
                     cells.append(f"{theirs or '-'} / {here}")
                     if paper is not None and (paper[index] is None) == card.fits(peaks[key, size, model]):
-                        told = f"{card.name}, {size}, {model}: paper {theirs}, here {here}"
-                        differences.append(told + reason(key, gpu, size, model, peaks, card))
+                        told = f"{card.name}, {size}, {model}: paper {theirs}, here {here}; "
+                        differences.append(told + reason(key, gpu, size, model, peaks))
                 cells.append(verdict(card, peaks[key, size, "grouped-linear"]))
                 cells.append(verdict(card, peaks[BEST, size, "grouped"]))
                 lines.append([card.name, size, *cells])
@@ -207,7 +221,11 @@ def pages(rows: list[dict[str, Any]], sizes: dict[str, Shape], config: Config) -
                 left=2,
             ),
         ]  # fmt: skip
-        if differences:
+        if key == BEST:
+            parts.append(
+                f"{len(differences)} verdicts differ from the paper's, all because these settings take less."
+            )
+        elif differences:
             parts += [
                 "Verdicts that differ from the paper's:",
                 "\n".join(f"- {line}." for line in differences),
@@ -226,17 +244,25 @@ def verdict(card: Any, peak: int) -> str:
     return f"{peak / 2**30:.1f}" if card.fits(peak) else f"oom ({peak / 2**30:.1f})"
 
 
-def reason(key: str, gpu: str, size: str, model: str, peaks: dict[Any, int], card: Any) -> str:
+def reason(key: str, gpu: str, size: str, model: str, peaks: dict[Any, int]) -> str:
     """Why the verdict is another than the paper's."""
-    if (key, gpu, size) in REASONS:
-        return f". {REASONS[key, gpu, size]}"
-    peak, best = peaks[key, size, model], peaks[PAPER_SETTING, size, ON_NEO if model == "grouped" else model]
-    share = peak / card.usable
+    from sqrtvocab.measure.gpu import GPUS
+
+    ours = model not in FLAT
+    if size == "659 M" and ours and not GPUS[gpu].fits(peaks[key, size, model]):
+        fits = GPUS[gpu].fits(peaks[key, "507 M", model])
+        return (
+            f"With the 8 layers that the paper states it takes {peaks[key, '507 M', model] / 2**30:.1f} GiB"
+            f"{' and fits' if fits else ''}: the paper's figure belongs to that model or to half precision"
+        )
+    if (key, gpu, size, model) in REASONS:
+        return REASONS[key, gpu, size, model]
+    peak, paper = peaks[key, size, model], peaks[PAPER_SETTING, size, ON_NEO if ours else model]
+    share = peak / GPUS[gpu].usable
+    why = f"these settings take {abs(1 - peak / paper):.0%} {'less' if peak < paper else 'more'} than the paper's"
     if 0.9 < share < 1:
-        return f". It takes {share:.0%} of what the card has: the allocator's fragmentation decides"
-    if key != PAPER_SETTING and peak < best:
-        return f". These settings need {1 - peak / best:.0%} less than the paper's"
-    return f". It takes {share:.0%} of what the card has"
+        why += f", but {share:.0%} of what the card has: the allocator's fragmentation decides"
+    return why
 
 
 def _paper_cell(value: float | None) -> str:
@@ -257,8 +283,9 @@ def _matches(gib: Any) -> str:
             ["size", "GPT-2, paper", "GPT-Neo, paper", "ours, paper", "GPT-2", "GPT-Neo", ON_NEO, "grouped"],
             lines,
         )
-        + "\n\nHidden 2048 with the paper's 8 layers has 507 M parameters, not 659 M; 11 layers have 659 M. "
-        "Both are in the tables."
+        + "\n\nHidden 2048 with the paper's 8 layers has 507 M parameters, not 659 M; with 11 layers it has "
+        "659 M. Both are in the tables, the paper's figures beside the latter. GPT-2 agrees within 4 %, "
+        "GPT-Neo within 1 % but for its smallest size, ours within 13 % on GPT-Neo's backbone."
     )
 
 
@@ -269,35 +296,43 @@ def draw(rows: list[dict[str, Any]], sizes: dict[str, Shape], gpus: tuple[str, .
     from sqrtvocab.measure.gpu import GPUS
 
     shown = [size for size in sizes if size != "507 M"]
-    figure = Figure(figsize=(3.1 * len(shown) + 1.2, 5.2), layout="constrained", facecolor=SURFACE)
-    panels = figure.subplots(1, len(shown), squeeze=False)[0]
-    keys = ["fp32", "half", BEST]
-    for panel, size in zip(panels, shown, strict=True):
-        places, labels, top = [], [], 0.0
-        for number, key in enumerate(keys):
+    lines = -(-len(shown) // 2)
+    figure = Figure(figsize=(10.5, 4.1 * lines + 0.5), layout="constrained", facecolor=SURFACE)
+    figure.get_layout_engine().set(hspace=0.06, wspace=0.04)
+    panels = figure.subplots(lines, 2, squeeze=False).flatten()
+    keys = {"fp32": "float32", "half": "half precision", BEST: "half precision,\ncheckpointing"}
+    pitch = len(MODELS) + 0.8
+    for panel, size in zip(panels, shown, strict=False):
+        places, top = [], 0.0
+        for number, (key, title) in enumerate(keys.items()):
             for index, model in enumerate(MODELS):
                 row = next(r for r in rows if (r["setting"], r["size"], r["model"]) == (key, size, model))
-                x, bottom = number * (len(MODELS) + 0.9) + index, 0.0
+                x, bottom = number * pitch + index, 0.0
                 for part, color in COLORS.items():
-                    height = row[f"{part}_bytes"] / 2**30
-                    panel.bar(x, height, 0.82, bottom, color=color, edgecolor=SURFACE, linewidth=0.8)
+                    height = int(row[f"{part}_bytes"]) / 2**30
+                    panel.bar(x, height, 0.84, bottom, color=color, edgecolor=SURFACE, linewidth=0.8)
                     bottom += height
-                panel.text(x, bottom, f"{bottom:.1f}", ha="center", va="bottom", fontsize=6.5, color=INK)
+                panel.text(x, bottom, f"{bottom:.1f}", ha="center", va="bottom", fontsize=7.5, color=INK)
                 places.append(x)
-                labels.append(model)
                 top = max(top, bottom)
-            middle = number * (len(MODELS) + 0.9) + (len(MODELS) - 1) / 2
-            panel.text(middle, 1.005, key, ha="center", va="bottom", fontsize=8, color=MUTED,
-                       transform=panel.get_xaxis_transform())  # fmt: skip
-        panel.set_ylim(0, top * 1.1)
+            panel.text(
+                number * pitch + (len(MODELS) - 1) / 2, 0.99, title, ha="center", va="top", fontsize=8,
+                color=MUTED, transform=panel.get_xaxis_transform(),
+            )  # fmt: skip
+        panel.set_ylim(0, top * 1.22)
         for gpu in gpus:
             if (usable := GPUS[gpu].usable / 2**30) < top * 1.1:
-                panel.axhline(usable, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
-                panel.text(places[-1] + 0.5, usable, GPUS[gpu].name, ha="right", va="bottom", fontsize=7,
-                           color=MUTED)  # fmt: skip
-        panel.set_xticks(places, labels, rotation=90, fontsize=7, color=MUTED)
-        panel.set_title(f"{size} (hidden {sizes[size].hidden_size})", fontsize=9.5, pad=16, color=INK)
-        panel.tick_params(axis="y", labelsize=7.5, colors=MUTED, length=0)
+                panel.axhline(usable, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0.5)
+                panel.text(
+                    1.005, usable, GPUS[gpu].name, ha="left", va="center", fontsize=8, color=MUTED,
+                    transform=panel.get_yaxis_transform(),
+                )  # fmt: skip
+        panel.set_xticks(places, [*MODELS] * len(keys), rotation=40, ha="right", rotation_mode="anchor",
+                         fontsize=7.5, color=MUTED)  # fmt: skip
+        layers = f"hidden {sizes[size].hidden_size}, {sizes[size].num_layers} layers"
+        panel.set_title(f"{size} parameters ({layers})", fontsize=10, loc="left", color=INK)
+        panel.set_ylabel("GiB", fontsize=8.5, color=MUTED)
+        panel.tick_params(axis="y", labelsize=8, colors=MUTED, length=0)
         panel.tick_params(axis="x", length=0)
         panel.yaxis.grid(color=GRID, linewidth=0.7)
         panel.set_axisbelow(True)
@@ -305,20 +340,15 @@ def draw(rows: list[dict[str, Any]], sizes: dict[str, Shape], gpus: tuple[str, .
         for side in ("top", "right", "left"):
             panel.spines[side].set_visible(False)
         panel.spines["bottom"].set_color(GRID)
-    panels[0].set_ylabel("GiB at the peak of a training step", fontsize=8.5, color=MUTED)
-    handles = [figure.axes[0].bar(0, 0, color=color) for color in COLORS.values()]
+    handles = [panels[0].bar(0, 0, color=color) for color in COLORS.values()]
     figure.legend(
-        handles, list(COLORS), loc="outside lower center", ncols=5, frameon=False, fontsize=8.5,
-        labelcolor=INK,
+        handles, list(COLORS), loc="outside upper center", ncols=5, frameon=False, fontsize=9,
+        labelcolor=INK, title="Memory at the peak of a training step, by part", title_fontsize=10.5,
     )  # fmt: skip
     return figure
 
 
 def main(config: Config) -> None:
-    from sqrtvocab.training import UserError
-
-    if not config.gpu:
-        raise UserError("--gpu: name at least one")
     out = folder(config.out)
     sizes = QUICK_SIZES if config.quick else SIZES
     rows = measure(sizes)

@@ -225,32 +225,41 @@ def lowest(rows: list[dict[str, Any]], column: str) -> dict[str, Any] | None:
 
 
 def draw(rows: list[dict[str, Any]], shape: Shape) -> Any:
-    """Two panels over the number of groups: loss (if there is any) and memory."""
+    """A panel each for loss and memory, as far as measured, over the number of groups."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    figure = Figure(figsize=(9.4, 3.9), layout="constrained", facecolor=SURFACE)
     root = math.isqrt(shape.vocab_size)
-    panels = (("loss", "validation loss (nats)", 1.0), ("peak_bytes", "peak memory of a step (GiB)", 2.0**30))
-    for panel, (column, title, unit) in zip(figure.subplots(1, 2), panels, strict=True):
+    panels = [("loss", "validation loss (nats)", 1.0), ("peak_bytes", "peak memory of a step (GiB)", 2.0**30)]
+    panels = [panel for panel in panels if any(row[panel[0]] != "" for row in rows)]
+    figure = Figure(figsize=(5.2 * len(panels), 3.9), layout="constrained", facecolor=SURFACE)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for panel, (column, title, unit) in zip(axes, panels, strict=True):
         points = [(int(row["groups"]), float(row[column]) / unit) for row in rows if row[column] != ""]
         panel.set_xscale("log")
         panel.set_xlim(0.7, shape.vocab_size * 1.5)
         panel.axvline(root, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
         panel.text(root * 1.12, 0.98, f"√V = {root}", transform=panel.get_xaxis_transform(), va="top",
                    fontsize=8, color=MUTED)  # fmt: skip
-        if points:
-            panel.plot(*zip(*points, strict=True), color=BLUE, linewidth=2, marker="o", markersize=5)
-            x, y = min(points, key=lambda point: point[1])
-            panel.plot([x], [y], "o", markersize=10, markerfacecolor="none", markeredgecolor=INK)
-            panel.annotate(f"least: {y:.3g} at G = {x:,}", (x, y), xytext=(0, -20), fontsize=8, color=INK,
-                           textcoords="offset points", ha="center")  # fmt: skip
-            low, high = (f(point[1] for point in points) for f in (min, max))
-            panel.set_ylim(low - 0.16 * (high - low), high + 0.12 * (high - low))
-            if column == "peak_bytes" and high > 5 * low:
-                panel.set_yscale("log")
-                panel.set_ylim(low / 1.6, high * 1.5)
-        else:
-            panel.text(0.5, 0.5, "not trained yet", transform=panel.transAxes, ha="center", color=MUTED)
+        panel.plot(*zip(*points, strict=True), color=BLUE, linewidth=2, marker="o", markersize=5)
+        x, y = min(points, key=lambda point: point[1])
+        panel.plot([x], [y], "o", markersize=10, markerfacecolor="none", markeredgecolor=INK)
+        panel.annotate(
+            f"least: {y:.3g} at G = {x:,}", (x, y), xytext=(0, -20), fontsize=8, color=INK,
+            textcoords="offset points", ha="center",
+            bbox={"facecolor": SURFACE, "edgecolor": "none", "pad": 1},
+        )  # fmt: skip
+        low, high = (f(point[1] for point in points) for f in (min, max))
+        panel.set_ylim(low - 0.2 * (high - low) - 1e-3, high + 0.15 * (high - low) + 1e-3)
+        if high > 5 * low:
+            panel.set_yscale("log")
+            panel.set_ylim(low / 1.7, high * 1.5)
+            ticks = [factor * 10.0**power for power in range(-6, 4) for factor in (1, 2, 5)]
+            panel.yaxis.set_major_locator(FixedLocator(ticks))
+            panel.yaxis.set_minor_locator(NullLocator())
+            panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            panel.set_ylim(low / 1.7, high * 1.5)
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         panel.set_xlabel("number of groups G", fontsize=8.5, color=MUTED)
         panel.set_title(title, fontsize=10, color=INK, loc="left")
         panel.tick_params(labelsize=8, colors=MUTED, length=0, which="both")

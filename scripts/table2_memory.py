@@ -24,6 +24,7 @@ from results import (
     SURFACE,
     command_line,
     folder,
+    refuse,
     table,
     write_csv,
     write_figure,
@@ -189,7 +190,7 @@ def pages(rows: list[dict[str, Any]], sizes: dict[str, Shape], config: Config) -
         "## In short",
         table(
             ["setting", *(f"GPT-2 / grouped at {size}" for size in sizes)],
-            [[key, *(f"{ratio(peaks, key, size):.1f}x" for size in sizes)] for key in SETTINGS],
+            [[key, *(f"{ratio(peaks, key, size):.2f}x" for size in sizes)] for key in SETTINGS],
         ),
     ]
     for key in SETTINGS:
@@ -252,14 +253,15 @@ def reason(key: str, gpu: str, size: str, model: str, peaks: dict[Any, int]) -> 
     if size == "659 M" and ours and not GPUS[gpu].fits(peaks[key, size, model]):
         fits = GPUS[gpu].fits(peaks[key, "507 M", model])
         return (
-            f"With the 8 layers that the paper states it takes {peaks[key, '507 M', model] / 2**30:.1f} GiB"
+            f"with the 8 layers that the paper states it takes {peaks[key, '507 M', model] / 2**30:.1f} GiB"
             f"{' and fits' if fits else ''}: the paper's figure belongs to that model or to half precision"
         )
     if (key, gpu, size, model) in REASONS:
         return REASONS[key, gpu, size, model]
     peak, paper = peaks[key, size, model], peaks[PAPER_SETTING, size, ON_NEO if ours else model]
     share = peak / GPUS[gpu].usable
-    why = f"these settings take {abs(1 - peak / paper):.0%} {'less' if peak < paper else 'more'} than the paper's"
+    less = "less" if peak < paper else "more"
+    why = f"these settings take {abs(1 - peak / paper):.0%} {less} than the paper's"
     if 0.9 < share < 1:
         why += f", but {share:.0%} of what the card has: the allocator's fragmentation decides"
     return why
@@ -303,7 +305,9 @@ def draw(rows: list[dict[str, Any]], sizes: dict[str, Shape], gpus: tuple[str, .
     keys = {"fp32": "float32", "half": "half precision", BEST: "half precision,\ncheckpointing"}
     pitch = len(MODELS) + 0.8
     for panel, size in zip(panels, shown, strict=False):
-        places, top = [], 0.0
+        places = []
+        top = max(row["peak_bytes"] for row in rows if row["setting"] in keys and row["size"] == size) / 2**30
+        panel_top = 1.22 * top
         for number, (key, title) in enumerate(keys.items()):
             for index, model in enumerate(MODELS):
                 row = next(r for r in rows if (r["setting"], r["size"], r["model"]) == (key, size, model))
@@ -312,14 +316,17 @@ def draw(rows: list[dict[str, Any]], sizes: dict[str, Shape], gpus: tuple[str, .
                     height = int(row[f"{part}_bytes"]) / 2**30
                     panel.bar(x, height, 0.84, bottom, color=color, edgecolor=SURFACE, linewidth=0.8)
                     bottom += height
-                panel.text(x, bottom, f"{bottom:.1f}", ha="center", va="bottom", fontsize=7.5, color=INK)
+                panel.text(
+                    x, bottom + 0.008 * panel_top, f"{bottom:.1f}", ha="center", va="bottom", fontsize=7.5,
+                    color=INK, bbox={"facecolor": SURFACE, "edgecolor": "none", "pad": 0.6},
+                )  # fmt: skip
                 places.append(x)
-                top = max(top, bottom)
             panel.text(
                 number * pitch + (len(MODELS) - 1) / 2, 0.99, title, ha="center", va="top", fontsize=8,
                 color=MUTED, transform=panel.get_xaxis_transform(),
+                bbox={"facecolor": SURFACE, "edgecolor": "none", "pad": 1.5},
             )  # fmt: skip
-        panel.set_ylim(0, top * 1.22)
+        panel.set_ylim(0, panel_top)
         for gpu in gpus:
             if (usable := GPUS[gpu].usable / 2**30) < top * 1.1:
                 panel.axhline(usable, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0.5)

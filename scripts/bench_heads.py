@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -316,28 +315,17 @@ def cases(config: Config) -> Iterator[tuple[str, dict, str, tuple[int, int, int]
             yield f"decode {head}, {kind}, N={n:,} d={d:,} V={v:,}", entries, DECODE_BASELINE, shape
 
 
-def machine(config: Config) -> str:
-    import torch
-
-    where = (
-        torch.cuda.get_device_name()
-        if config.device == "cuda"
-        else platform.processor() or platform.machine()
-    )
-    return (
-        f"{where}, {config.threads} thread(s), torch {torch.__version__}, Python {platform.python_version()}"
-    )
-
-
 def main() -> None:
     config = tyro.cli(Config, description=__doc__)
     import torch
 
+    from sqrtvocab.measure.machine import describe_machine
     from sqrtvocab.measure.race import race
 
     if config.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(fail("--device cuda: no CUDA device here; leave the flag out to run on the CPU"))
-    print(f"{machine(config)}; {config.targets} targets; medians of forward and backward")
+    machine = describe_machine(config.device, config.threads)
+    print(f"{machine}; {config.targets} targets; medians of forward and backward")
     tables = []
     for title, entries, baseline, shape in cases(config):
         results = race(
@@ -360,9 +348,7 @@ def main() -> None:
         )
     if config.json is not None:
         settings = {"targets": config.targets, "repeats": config.repeats}
-        config.json.write_text(
-            json.dumps({"machine": machine(config), **settings, "tables": tables}, indent=1)
-        )
+        config.json.write_text(json.dumps({"machine": machine, **settings, "tables": tables}, indent=1))
         print(f"\nwritten to {config.json}")
 
 

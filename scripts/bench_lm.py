@@ -12,14 +12,14 @@ training step with Adam at the paper's batch of 32 x 512, from shapes alone (`sq
 from __future__ import annotations
 
 import json
-import platform
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
+from lm_contenders import Setting, Shape, make_model, make_training, simulate_training
 
 # torch is imported where it is used: --help must not wait for it.
 
@@ -75,7 +75,7 @@ class Config:
     def shape(self) -> Shape:
         """What the contenders need to know."""
         if self.quick:
-            return Shape(8192, 32, 2, 2, 64, 2, 8, self.device)
+            return Shape(8192, 32, 2, 2, 64, 2, self.device)
         return Shape(
             self.vocab_size,
             self.hidden_size,
@@ -83,92 +83,19 @@ class Config:
             self.num_attention_heads,
             self.seq_len,
             self.batch_size,
-            self.new_tokens,
             self.device,
         )
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The size of everything."""
-
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    num_attention_heads: int
-    seq_len: int
-    batch_size: int
-    new_tokens: int
-    device: str
 
 
 # ---- the contenders ----
 
 
-def make_model(name: str, shape: Shape) -> Any:
-    """A model without dropout: "GPT2LMHeadModel", "GPTNeoForCausalLM", "no head", or one of our heads."""
-    import transformers
-
-    from lm.model import CompressedLM, CompressedLMConfig
-
-    if name == "GPTNeoForCausalLM":
-        neo = transformers.GPTNeoConfig(
-            vocab_size=shape.vocab_size,
-            hidden_size=shape.hidden_size,
-            num_layers=shape.num_layers,
-            num_heads=shape.num_attention_heads,
-            attention_types=[[["global", "local"], shape.num_layers // 2]],
-            window_size=256,
-            max_position_embeddings=shape.seq_len,
-            bos_token_id=0,
-            eos_token_id=0,
-            resid_dropout=0.0,
-            embed_dropout=0.0,
-            attention_dropout=0.0,
-        )
-        return transformers.GPTNeoForCausalLM(neo)
-    config = transformers.GPT2Config(
-        vocab_size=shape.vocab_size,
-        n_embd=shape.hidden_size,
-        n_layer=shape.num_layers,
-        n_head=shape.num_attention_heads,
-        n_positions=shape.seq_len,
-        bos_token_id=0,
-        eos_token_id=0,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-    )
-    if name == "GPT2LMHeadModel":
-        return transformers.GPT2LMHeadModel(config)
-    if name == "no head":
-        return transformers.GPT2Model(config)
-    return CompressedLM(CompressedLMConfig(text_config=config, head=name))
-
-
-def train_step(name: str, shape: Shape, batch_size: int, optimizer: str) -> Step:
+def train_step(name: str, shape: Shape) -> Step:
     """Forward, backward and AdamW on random tokens."""
-    import torch
-
-    with torch.device(shape.device):
-        model = make_model(name, shape).train()
-    fused = optimizer == "fused"
-    adam = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused, foreach=False)
-    ids = torch.randint(shape.vocab_size, (batch_size, shape.seq_len), device=shape.device)
-
-    def step() -> None:
-        if name == "no head":
-            loss = model(input_ids=ids, use_cache=False).last_hidden_state.square().mean()
-        else:
-            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-        loss.backward()
-        adam.step()
-        adam.zero_grad(set_to_none=True)
-
-    return step
+    return make_training(name, shape).step
 
 
-def write_step(name: str, shape: Shape, batch_size: int) -> Step:
+def write_step(name: str, shape: Shape, batch_size: int, new_tokens: int) -> Step:
     """Greedy generation with a cache, always of the same length, by models that know what to say."""
     import torch
 
@@ -181,8 +108,8 @@ def write_step(name: str, shape: Shape, batch_size: int) -> Step:
         model.head.group.weight.data *= 30
     ids = torch.randint(1, shape.vocab_size, (batch_size, min(16, shape.seq_len // 2)), device=shape.device)
     options = {
-        "max_new_tokens": shape.new_tokens,
-        "min_new_tokens": shape.new_tokens,
+        "max_new_tokens": new_tokens,
+        "min_new_tokens": new_tokens,
         "do_sample": False,
         "pad_token_id": 0,
         "attention_mask": torch.ones_like(ids),
@@ -200,8 +127,7 @@ def write_step(name: str, shape: Shape, batch_size: int) -> Step:
 
 
 def bench_training(config: Config, shape: Shape) -> dict[str, Any]:
-    optimizer = "fused"
-    contenders = {name: (train_step, (name, shape, shape.batch_size, optimizer)) for name in TRAINED}
+    contenders = {name: (train_step, (name, shape)) for name in TRAINED}
     seconds = seconds_of(contenders, config, "training")
     tokens = shape.batch_size * shape.seq_len
     print(f"\ntraining, {shape.batch_size} x {shape.seq_len} tokens a step")
@@ -221,13 +147,9 @@ def bench_training(config: Config, shape: Shape) -> dict[str, Any]:
 
 
 def bench_memory(shape: Shape) -> dict[str, Any]:
-    from sqrtvocab.measure.simulate import simulated_peak
-
     batch_size = 32 if shape.vocab_size > 10_000 else shape.batch_size
-    on_cpu = Shape(**{**asdict(shape), "device": "cpu"})
-    peaks = {
-        name: simulated_peak(lambda n=name: train_step(n, on_cpu, batch_size, "plain")) for name in TRAINED
-    }
+    on_cpu = replace(shape, device="cpu", batch_size=batch_size)
+    peaks = {name: simulate_training(name, on_cpu, Setting(optimizer="plain")).peak for name in TRAINED}
     print(f"\nmemory of a training step, {batch_size} x {shape.seq_len} tokens, float32, no dropout")
     print(f"{'':24}{'GiB':>8}{'of GPT-2':>10}")
     for name, peak in peaks.items():
@@ -244,15 +166,16 @@ def bench_memory(shape: Shape) -> dict[str, Any]:
 
 def bench_writing(config: Config, shape: Shape) -> dict[str, Any]:
     results = {}
+    new_tokens = 8 if config.quick else config.new_tokens
     for batch_size in (1, 32):
-        contenders = {name: (write_step, (name, shape, batch_size)) for name in WRITERS}
+        contenders = {name: (write_step, (name, shape, batch_size, new_tokens)) for name in WRITERS}
         seconds = seconds_of(contenders, config, f"writing, batch {batch_size}")
         print(f"\nwriting, batch {batch_size}")
         print(f"{'':30}{'ms/token':>12}{'x GPT-2':>10}")
         for name, value in seconds.items():
             ratio = f"{seconds['GPT2LMHeadModel'] / value:.2f}" if "GPT2LMHeadModel" in seconds else ""
-            print(f"{name:30}{1e3 * value / shape.new_tokens:>12.2f}{ratio:>10}")
-        results[f"batch {batch_size}"] = {name: 1e3 * s / shape.new_tokens for name, s in seconds.items()}
+            print(f"{name:30}{1e3 * value / new_tokens:>12.2f}{ratio:>10}")
+        results[f"batch {batch_size}"] = {name: 1e3 * s / new_tokens for name, s in seconds.items()}
     return {"ms_per_token": results}
 
 
@@ -285,15 +208,13 @@ def main() -> None:
     import torch
     import transformers
 
+    from sqrtvocab.measure.machine import describe_machine
+
     if config.device == "cuda" and not torch.cuda.is_available():
         print("bench_lm: --device cuda: no CUDA device here; leave the flag out", file=sys.stderr)
         raise SystemExit(2)
     shape = config.shape()
-    cpu = platform.processor() or platform.machine()
-    machine = (
-        f"{torch.cuda.get_device_name() if config.device == 'cuda' else cpu}, {config.threads} thread(s), "
-        f"torch {torch.__version__}, transformers {transformers.__version__}"
-    )
+    machine = f"{describe_machine(config.device, config.threads)}, transformers {transformers.__version__}"
     print(f"{machine}; V={shape.vocab_size:,}, hidden {shape.hidden_size}, {shape.num_layers} layers")
     figures: dict[str, Any] = {"machine": machine, "shape": asdict(shape)}
     if config.only in ("all", "memory"):

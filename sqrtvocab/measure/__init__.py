@@ -1,4 +1,4 @@
-"""What a computation costs: memory."""
+"""What a computation costs: memory, floating-point operations, time."""
 
 from sqrtvocab.measure.memory import Allocated, allocated_by
 

@@ -1,49 +1,117 @@
-"""Peak memory of a computation without doing it: tensors that have a shape but no data.
+"""Peak memory of a training step without doing it: tensors that have a shape but no data.
 
-A training step that needs 12 GB of a GPU is measured in seconds on a laptop. What an operator allocates and
-frees inside itself is not seen; every tensor that one operator hands to another is.
+A step that needs 40 GB of a GPU is measured in seconds on a laptop. Every tensor that one operator hands to
+another is seen, with the moment it is made and the moment nobody holds it any more; what an operator
+allocates and frees inside itself is not. `sqrtvocab.measure.gpu` makes the step choose the operators that a
+GPU would.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+PARTS = ("parameters", "gradients", "optimiser", "activations", "logits")
 
-class _LiveStorages(TorchDispatchMode):
-    """Adds up the storages that operators return, until nobody holds them any more."""
 
-    def __init__(self) -> None:
+class Memory(NamedTuple):
+    """Bytes held at the moment of the peak, by what they are for."""
+
+    parameters: int
+    """Parameters and buffers."""
+    gradients: int
+    """What is, or is about to be, the `.grad` of a parameter."""
+    optimiser: int
+    """The optimiser's state, and what it makes while it steps."""
+    activations: int
+    """All else: the batch, what the backward pass needs, and what it works on."""
+    logits: int
+    """What is made from the moment the output layer begins until the gradient of its input is there."""
+
+    @property
+    def peak(self) -> int:
+        """All together."""
+        return sum(self)
+
+
+class Training(NamedTuple):
+    """A model and how it is trained: what `simulate` needs to know, and what a benchmark can really run."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    loss: Callable[[], Tensor]
+    """The forward pass; may use autocast."""
+    output_layer: nn.Module | None = None
+    """The module from hidden states (its first argument) to logits or loss."""
+
+    def step(self) -> None:
+        """One optimiser step."""
+        self.loss().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+class _Ledger(TorchDispatchMode):
+    """Writes down when each storage comes and goes, and which part it belongs to, as far as is known."""
+
+    def __init__(self, round_to: int = 1) -> None:
         super().__init__()
-        self.now = self.peak = 0
-        self._known: set[int] = set()
+        self.round_to = round_to
+        self.events: list[tuple[int, int]] = []  # (number of the storage, bytes; negative when it goes)
+        self.part = "activations"  # of the storages made now
+        self.parts: list[str] = []  # by number; a gradient is only known as such once it has been accumulated
+        self._numbers: dict[int, int] = {}  # storages alive, by address
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
-                self._see(leaf)
+                self.number(leaf)
         return result
 
-    def _see(self, tensor: Tensor) -> None:
+    def number(self, tensor: Tensor) -> int:
+        """The number of the tensor's storage, a new one if it was not known."""
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
-        if key in self._known:
-            return
-        self._known.add(key)
-        self.now += size
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._forget, key, size)
+        address = storage._cdata
+        if address not in self._numbers:
+            number = self._numbers[address] = len(self.parts)
+            size = -(-storage.nbytes() // self.round_to) * self.round_to
+            self.parts.append(self.part)
+            self.events.append((number, size))
+            weakref.finalize(storage, self._forget, address, number, size)
+        return self._numbers[address]
 
-    def _forget(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.now -= size
+    def _forget(self, address: int, number: int, size: int) -> None:
+        self._numbers.pop(address, None)
+        self.events.append((number, -size))
+
+    def label(self, tensor: Tensor, part: str) -> None:
+        self.parts[self.number(tensor)] = part
+
+    @contextmanager
+    def making(self, part: str) -> Iterator[None]:
+        before, self.part = self.part, part
+        yield
+        self.part = before
+
+    def at_peak(self) -> Memory:
+        """Replay the events: what was held when most was held."""
+        held, best = dict.fromkeys(PARTS, 0), dict.fromkeys(PARTS, 0)
+        now = most = 0
+        for number, size in self.events:
+            now += size
+            held[self.parts[number]] += size
+            if now > most:
+                most, best = now, dict(held)
+        return Memory(**best)
 
 
 def simulated_peak(make_step: Callable[[], Callable[[], Any]]) -> int:
@@ -52,8 +120,48 @@ def simulated_peak(make_step: Callable[[], Callable[[], Any]]) -> int:
     Args:
         make_step: builds everything and returns a step. It runs with fake tensors: it must not look at data.
     """
-    with FakeTensorMode(), _LiveStorages() as storages:
+    with FakeTensorMode(), _Ledger() as ledger:
         step = make_step()
         step()
         step()  # by now the optimiser has its moments
-        return storages.peak
+        return ledger.at_peak().peak
+
+
+def simulate(make: Callable[[], Training], round_to: int = 1) -> Memory:
+    """What a training step holds when it holds most, from shapes alone.
+
+    The step is taken twice, for in the second one the optimiser has its state. "Logits" is everything made
+    from the moment `output_layer` begins its forward pass until the gradient of its input is ready, except
+    the gradients of parameters: logits, their softmax, the gradients of both, for any kind of output layer.
+
+    Args:
+        make: builds model and optimiser. It runs with fake tensors: it must not look at data.
+        round_to: every storage takes a multiple of so many bytes; 512 on CUDA.
+    """
+    with FakeTensorMode(), _Ledger(round_to) as ledger:
+        training = make()
+        parameters = list(training.model.parameters())
+        for tensor in (*parameters, *training.model.buffers()):
+            ledger.label(tensor, "parameters")
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(lambda p: ledger.label(p.grad, "gradients"))
+        if training.output_layer is not None:
+            training.output_layer.register_forward_pre_hook(_logits_begin(ledger))
+        for _ in range(2):
+            training.loss().backward()
+            with ledger.making("optimiser"):
+                training.optimizer.step()
+            training.optimizer.zero_grad(set_to_none=True)
+        return ledger.at_peak()
+
+
+def _logits_begin(ledger: _Ledger) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    def ended(gradient: Tensor) -> None:
+        ledger.part = "activations"
+        ledger.label(gradient, "activations")
+
+    def begin(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        ledger.part = "logits"
+        inputs[0].register_hook(ended)
+
+    return begin

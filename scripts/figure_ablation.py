@@ -1,0 +1,307 @@
+"""The paper's ablation: validation loss and memory against the number of groups.
+
+    python scripts/figure_ablation.py --only memory                       # from shapes, under a minute
+    python scripts/figure_ablation.py --data tinystories --steps 300      # both; hours: see below
+    python scripts/figure_ablation.py --only memory --quick               # to see that everything works
+
+Hidden 64, 4 layers, 2 attention heads (`train_lm --preset ablation --num-groups G`), G from 1 to V. Memory is
+that of the 32 x 512 step, float32, exact. For the loss every G is really trained: with 300 steps of 8
+sequences a run takes some minutes on two CPU cores near √V and up to an hour at G = 1 and G = V, whose heads
+are as wide as a flat one. Runs are resumed, and ablation.csv is the record: a G that is there with the same
+settings is not computed again, so the work can be done in parts (--groups). Writes ablation.md, ablation.csv
+and ablation.png.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from lm_contenders import Setting, Shape, simulate_training
+from results import (
+    GRID,
+    INK,
+    MUTED,
+    SURFACE,
+    command_line,
+    folder,
+    read_csv,
+    refuse,
+    table,
+    write_csv,
+    write_figure,
+    write_page,
+)  # fmt: skip
+
+# torch is imported where it is used: --help must not wait for it.
+
+VOCABULARY = 50257
+MEMORY_COLUMNS = ("peak_bytes", "logits_bytes", "head_parameters", "memory_settings")
+LOSS_COLUMNS = ("loss", "group_loss", "loss_settings")
+BLUE = "#2a78d6"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Validation loss and memory against the number of groups."""
+
+    only: Literal["all", "memory", "loss"] = "all"
+    """Measure only this; the rest is kept from an earlier call."""
+    groups: tuple[int, ...] | None = None
+    """Only these numbers of groups, to do the work in parts; the whole grid by default."""
+    points: int = 12
+    """Steps of the grid from 1 to V, evenly on a logarithmic scale; floor(√V) is always one of them."""
+    data: str = "auto"
+    """As `train_lm --data`."""
+    steps: int = 300
+    """Optimiser steps of each run."""
+    batch_size: int = 8
+    """Sequences of a training step (memory is always that of 32)."""
+    seq_len: int = 512
+    """Tokens of a sequence."""
+    seed: int = 0
+    """Decides the order of the text and the initial weights."""
+    threads: int = 2
+    """Torch threads of a run."""
+    quick: bool = False
+    """A small vocabulary and short sequences for the memory, to see that everything works."""
+    runs: Path = Path("runs/ablation")
+    """Folder for the training runs."""
+    out: Path = Path("docs/results")
+    """Folder for ablation.md, ablation.csv and ablation.png."""
+
+    def __post_init__(self) -> None:
+        for name in ("points", "steps", "batch_size", "seq_len", "threads"):
+            if getattr(self, name) < 1:
+                refuse(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        if self.quick and self.only != "memory":
+            refuse("--quick is for --only memory; for the loss lower --steps")
+        vocabulary = self.shape().vocab_size
+        if self.groups and not 1 <= min(self.groups) <= max(self.groups) <= vocabulary:
+            refuse(f"--groups must lie between 1 and V = {vocabulary}, got {min(self.groups)}")
+
+    def shape(self) -> Shape:
+        """Of the step whose memory is counted."""
+        return Shape(2000, 16, 2, 2, 32, 2) if self.quick else Shape(VOCABULARY, 64, 4, 2, 512, 32)
+
+
+def grid(vocabulary: int, points: int) -> list[int]:
+    """About `points` numbers from 1 to V, evenly on a logarithmic scale, floor(√V) among them.
+
+    One half below √V and one above, so that √V is on the grid by construction.
+    """
+    below = max(1, round(points / 2))
+    exponents = [index / (2 * below) for index in range(2 * below + 1)]
+    numbers = {min(vocabulary, max(1, round(vocabulary**exponent))) for exponent in exponents}
+    middle = round(vocabulary**0.5)
+    return sorted((numbers - {middle}) | {math.isqrt(vocabulary)})
+
+
+def measure_memory(shape: Shape, groups: int) -> dict[str, Any]:
+    """Memory of a step with so many groups, from shapes."""
+    from dataclasses import replace
+
+    import torch
+
+    from sqrtvocab import Partition, make_head
+
+    shape = replace(shape, num_groups=groups)
+    memory = simulate_training("grouped", shape, Setting())
+    with torch.device("meta"):
+        partition = Partition(shape.vocab_size, groups)
+        head = make_head("grouped", shape.hidden_size, shape.vocab_size, partition=partition)
+    parameters = sum(parameter.numel() for parameter in head.parameters())
+    return dict(
+        zip(MEMORY_COLUMNS, (memory.peak, memory.logits, parameters, memory_settings(shape)), strict=True)
+    )
+
+
+def memory_settings(shape: Shape) -> str:
+    return (
+        f"V={shape.vocab_size} hidden={shape.hidden_size} layers={shape.num_layers} "
+        f"batch={shape.batch_size}x{shape.seq_len} fp32"
+    )
+
+
+def loss_settings(config: Config) -> str:
+    return (
+        f"data={config.data} steps={config.steps} batch={config.batch_size}x{config.seq_len} "
+        f"seed={config.seed}"
+    )
+
+
+def command(config: Config, groups: int) -> list[str]:
+    """The `train_lm` call of one point."""
+    warmup = min(100, max(1, config.steps // 10))
+    flags = {
+        "preset": "ablation", "num-groups": groups, "data": config.data, "epochs": 1000,
+        "max-steps": config.steps, "warmup-steps": warmup, "batch-size": config.batch_size,
+        "seq-len": config.seq_len, "eval-every": config.steps, "sample-every": 0, "eval-tokens": 131_072,
+        "seed": config.seed, "out": config.runs / f"groups-{groups}-steps-{config.steps}-seed-{config.seed}",
+        "resume": "auto",
+    }  # fmt: skip
+    return ["train_lm", *(part for key, value in flags.items() for part in (f"--{key}", str(value)))]
+
+
+def measure_loss(config: Config, groups: int) -> dict[str, Any]:
+    """Train, or go on training, and read the last validation loss.
+
+    Raises:
+        RunError: if the run failed.
+    """
+    from sqrtvocab.training import RunError
+
+    call = command(config, groups)
+    print(shlex.join(call), file=sys.stderr)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(config.threads)}
+    # The installed command, by its module: it must be this environment's.
+    if code := subprocess.run([sys.executable, "-m", "lm.train", *call[1:]], env=environment).returncode:
+        raise RunError(f"train_lm with {groups} groups ended with exit code {code}")
+    path = Path(call[call.index("--out") + 1]) / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    last = [row for row in rows if "loss/validation" in row][-1]
+    group_loss = next((row["loss/group"] for row in reversed(rows) if "loss/group" in row), "")
+    return dict(zip(LOSS_COLUMNS, (last["loss/validation"], group_loss, loss_settings(config)), strict=True))
+
+
+def pages(rows: list[dict[str, Any]], config: Config) -> list[str]:
+    """The Markdown, part by part."""
+    from sqrtvocab.measure.machine import describe_machine
+
+    shape = config.shape()
+    root = math.isqrt(shape.vocab_size)
+    lines = []
+    for row in rows:
+        peak = f"{float(row['peak_bytes']) / 2**30:.3f}" if row["peak_bytes"] else ""
+        parameters = f"{int(row['head_parameters']):,}" if row["head_parameters"] else ""
+        loss = f"{float(row['loss']):.3f}" if row["loss"] else ""
+        groups = int(row["groups"])
+        lines.append([f"**{groups:,}** (√V)" if groups == root else f"{groups:,}", parameters, peak, loss])
+    parts = [
+        "# Ablation: the number of groups",
+        f"The paper's ablation: hidden {shape.hidden_size}, {shape.num_layers} layers, "
+        f"{shape.num_attention_heads} attention heads, V = {shape.vocab_size:,}, the grouped head. Memory is "
+        f"the peak of a training step of {shape.batch_size} x {shape.seq_len} tokens in float32 with AdamW, "
+        "from shapes. Last written by:",
+        command_line(),
+        f"on {describe_machine()}.",
+        "![Loss and memory against the number of groups](ablation.png)",
+        table(["groups", "parameters of the head", "peak memory, GiB", "validation loss"], lines),
+    ]
+    if best := lowest(rows, "peak_bytes"):
+        verdict = (
+            f"Least memory at G = {best['groups']}; √V is {root}. The logits of group and member are G + V/G "
+            "wide together, which is least at √V."
+        )
+        parts.append(verdict)
+    if best := lowest(rows, "loss"):
+        worst = max((row for row in rows if row["loss"]), key=lambda row: float(row["loss"]))
+        parts.append(
+            f"Loss ({best['loss_settings']}): lowest {float(best['loss']):.3f} at G = {best['groups']}, "
+            f"highest {float(worst['loss']):.3f} at G = {worst['groups']}. The paper finds its maximum at "
+            "√V, and 3.7 to 3.9 for most group sizes around it."
+        )
+    return parts
+
+
+def comparable(rows: list[dict[str, Any]], config: Config) -> list[dict[str, Any]]:
+    """The rows, without losses of other settings than those asked for, or than most rows have."""
+    known = [row["loss_settings"] for row in rows if row["loss_settings"]]
+    wanted = loss_settings(config) if config.only != "memory" else max(known, key=known.count, default="")
+    return [row if row["loss_settings"] == wanted else {**row, "loss": ""} for row in rows]
+
+
+def lowest(rows: list[dict[str, Any]], column: str) -> dict[str, Any] | None:
+    """The row with the least figure in this column, of those that have one."""
+    return min((row for row in rows if row[column] != ""), key=lambda row: float(row[column]), default=None)
+
+
+def draw(rows: list[dict[str, Any]], shape: Shape) -> Any:
+    """A panel each for loss and memory, as far as measured, over the number of groups."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    root = math.isqrt(shape.vocab_size)
+    panels = [("loss", "validation loss (nats)", 1.0), ("peak_bytes", "peak memory of a step (GiB)", 2.0**30)]
+    panels = [panel for panel in panels if any(row[panel[0]] != "" for row in rows)]
+    figure = Figure(figsize=(5.2 * len(panels), 3.9), layout="constrained", facecolor=SURFACE)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for panel, (column, title, unit) in zip(axes, panels, strict=True):
+        points = [(int(row["groups"]), float(row[column]) / unit) for row in rows if row[column] != ""]
+        panel.set_xscale("log")
+        panel.set_xlim(0.7, shape.vocab_size * 1.5)
+        panel.axvline(root, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+        panel.text(root * 1.12, 0.98, f"√V = {root}", transform=panel.get_xaxis_transform(), va="top",
+                   fontsize=8, color=MUTED)  # fmt: skip
+        panel.plot(*zip(*points, strict=True), color=BLUE, linewidth=2, marker="o", markersize=5)
+        x, y = min(points, key=lambda point: point[1])
+        panel.plot([x], [y], "o", markersize=10, markerfacecolor="none", markeredgecolor=INK)
+        panel.annotate(
+            f"least: {y:.3g} at G = {x:,}", (x, y), xytext=(0, -20), fontsize=8, color=INK,
+            textcoords="offset points", ha="center",
+            bbox={"facecolor": SURFACE, "edgecolor": "none", "pad": 1},
+        )  # fmt: skip
+        low, high = (f(point[1] for point in points) for f in (min, max))
+        panel.set_ylim(low - 0.2 * (high - low) - 1e-3, high + 0.15 * (high - low) + 1e-3)
+        if high > 5 * low:
+            panel.set_yscale("log")
+            panel.set_ylim(low / 1.7, high * 1.5)
+            ticks = [factor * 10.0**power for power in range(-6, 4) for factor in (1, 2, 5)]
+            panel.yaxis.set_major_locator(FixedLocator(ticks))
+            panel.yaxis.set_minor_locator(NullLocator())
+            panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            panel.set_ylim(low / 1.7, high * 1.5)
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        panel.set_xlabel("number of groups G", fontsize=8.5, color=MUTED)
+        panel.set_title(title, fontsize=10, color=INK, loc="left")
+        panel.tick_params(labelsize=8, colors=MUTED, length=0, which="both")
+        panel.grid(color=GRID, linewidth=0.7, which="major")
+        panel.set_axisbelow(True)
+        panel.set_facecolor(SURFACE)
+        for side in ("top", "right", "left"):
+            panel.spines[side].set_visible(False)
+        panel.spines["bottom"].set_color(GRID)
+    return figure
+
+
+def main(config: Config) -> None:
+    from tqdm import tqdm
+
+    shape = config.shape()
+    numbers = sorted(set(config.groups or grid(shape.vocab_size, config.points)))
+    out = folder(config.out)
+    path = out / "ablation.csv"
+    columns = ("groups", *MEMORY_COLUMNS, *LOSS_COLUMNS)
+    record = {int(row["groups"]): {key: row.get(key, "") for key in columns} for row in read_csv(path)}
+    record = {key: row for key, row in record.items() if key <= shape.vocab_size}
+
+    def save() -> list[dict[str, Any]]:
+        rows = [record[key] for key in sorted(record)]
+        write_csv(path, rows)
+        return rows
+
+    for groups in tqdm(numbers, desc="groups", disable=None):
+        row = record.setdefault(groups, {**dict.fromkeys(columns, ""), "groups": groups})
+        if config.only != "loss" and row["memory_settings"] != memory_settings(shape):
+            row.update(measure_memory(shape, groups))
+        if config.only != "memory" and row["loss_settings"] != loss_settings(config):
+            row.update(measure_loss(config, groups))
+        rows = comparable(save(), config)
+    write_figure(out / "ablation.png", draw(rows, shape))
+    write_page(out / "ablation.md", *pages(rows, config))
+    print(out / "ablation.md")
+
+
+if __name__ == "__main__":
+    arguments = tyro.cli(Config, description=__doc__)
+    from sqrtvocab.training import exit_code
+
+    sys.exit(exit_code("figure_ablation", lambda: main(arguments)))

@@ -1,0 +1,73 @@
+"""How every script here writes what it found: Markdown, CSV and pictures, whole or not at all. No command."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+SURFACE, INK, MUTED, GRID = "#fcfcfb", "#0b0b0b", "#52514e", "#e1e0d9"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> str:
+    """A Markdown table; all but the first `left` columns are numbers."""
+    marks = ["---"] * left + ["---:"] * (len(header) - left)
+    lines = [header, marks, *([str(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows of the same columns, in their order."""
+    from sqrtvocab.training.atomic import write_text
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The rows of a file that `write_csv` wrote; none if there is no such file."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_page(path: Path, *parts: str) -> None:
+    """Paragraphs, tables and code blocks, an empty line between them."""
+    from sqrtvocab.training.atomic import write_text
+
+    write_text(path, "\n\n".join(parts) + "\n")
+
+
+def write_figure(path: Path, figure: Any) -> None:
+    """A PNG."""
+    draft = path.with_name(f".{path.name}.tmp")
+    figure.savefig(draft, format="png", dpi=130, facecolor=SURFACE)
+    draft.replace(path)
+
+
+def command_line() -> str:
+    """The command that is running, as one would type it, in a code block."""
+    return f"```bash\npython scripts/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}".rstrip() + "\n```"
+
+
+def refuse(message: str) -> NoReturn:
+    """End the script for bad input: one line, exit code 2, and no need to import torch first."""
+    print(f"{Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def folder(out: Path) -> Path:
+    """The folder of `--out`, made if need be, or the end of the script."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        refuse(f"--out {out}: {error.strerror}; name a folder that can be made")
+    return out

@@ -97,7 +97,7 @@ REASONS = {
     ): "that is all that the card has, and the allocator's fragmentation comes on top",
     (PAPER_SETTING, "t4", "8.1 M", "GPT-Neo"): "the paper's 13.0 is what GPT-Neo takes when the logits are "
     "neither copied nor kept (13.1, below under float32), its 18.0 and 30.0 for the larger models when they "
-    "are: its rows do not come from the same code",
+    "are; perhaps its rows come from different versions of the code",
 }
 
 COLORS = {  # in the order of sqrtvocab.measure.simulate.PARTS
@@ -254,7 +254,8 @@ def reason(key: str, gpu: str, size: str, model: str, peaks: dict[Any, int]) -> 
         fits = GPUS[gpu].fits(peaks[key, "507 M", model])
         return (
             f"with the 8 layers that the paper states it takes {peaks[key, '507 M', model] / 2**30:.1f} GiB"
-            f"{' and fits' if fits else ''}: the paper's figure belongs to that model or to half precision"
+            f"{' and fits' if fits else ''}: the paper's figure lies near that model's, or near 11 layers in "
+            "half precision"
         )
     if (key, gpu, size, model) in REASONS:
         return REASONS[key, gpu, size, model]

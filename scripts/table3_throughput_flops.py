@@ -47,9 +47,9 @@ FINDINGS = (
     "Ours agrees within 2 % at all sizes. GPT-2 agrees at 8.1 M; at 19.3 M and 152 M the paper prints 8 % "
     "less than its own shapes give (8·12·h²·512 + h·50,257·512), which makes its ratio smaller than ours. "
     "GPT-Neo's linear layers are those of GPT-2. The paper's 4.64 and 82.0 for it are what one gets with "
-    "attention scores, its 10.0 is 8 % less, as for GPT-2: a counter that knows matrix products sees them in "
-    "GPT-Neo's eager attention and misses them in GPT-2's fused one. So the paper's GPT-Neo column cannot be "
-    "compared with the others."
+    "attention scores, its 10.0 is 8 % less, as for GPT-2. A counter that knows only matrix products would "
+    "see them in GPT-Neo's eager attention and miss them in GPT-2's fused one: a guess, but if so the "
+    "paper's GPT-Neo column cannot be compared with the others."
 )
 MEASURES = {
     "flops": ("multiply_adds", "forward_flops", "step_flops"),

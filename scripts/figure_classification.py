@@ -1,19 +1,28 @@
 """The paper's classification figures: accuracies and loss of runs, against images seen and minutes.
 
-    python scripts/figure_classification.py runs/classifier-* --out docs/results/classification.png
+    python scripts/figure_classification.py runs/classifier-*
+    python scripts/figure_classification.py RUN RUN --out docs/results/classification_4608.png
 
 Reads `metrics.jsonl` of every run folder. Minutes are minutes of training, evaluations left out.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
+from results import folder, table, write_csv, write_page
 
+from classifier.config import TrainConfig
+from classifier.presets import PRESETS
+from sqrtvocab.measure.machine import describe_machine
 from sqrtvocab.training import UserError, exit_code, read_config, read_metrics
 
 PANELS = {
@@ -31,8 +40,8 @@ class Args:
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders of train_classifier."""
-    out: Path = Path("classification.png")
-    """Picture to write (any format of matplotlib)."""
+    out: Path = Path("docs/results/classification.png")
+    """Picture to write; a table (.md) and the curves (.csv) of the same name go beside it."""
 
 
 def label_of(run: Path) -> str:
@@ -44,13 +53,17 @@ def label_of(run: Path) -> str:
     return f"{config['head']}{modulation}, {config['grouping']} (G = {config['groups']})"
 
 
-def draw(runs: tuple[Path, ...]) -> Figure:
+def labels_of(runs: tuple[Path, ...]) -> list[str]:
+    """A name for each run."""
+    labels = [label_of(run) for run in runs]
+    # The same settings twice: then the folders tell them apart.
+    return labels if len(set(labels)) == len(labels) else [run.name for run in runs]
+
+
+def draw(runs: tuple[Path, ...], labels: list[str]) -> Figure:
     """A row of panels for each axis, a line for each run; the ceiling dotted once a run comes near it."""
     figure = Figure(figsize=(4.2 * len(PANELS), 3.4 * len(AXES)), layout="constrained")
     grid = figure.subplots(len(AXES), len(PANELS), squeeze=False)
-    labels = [label_of(run) for run in runs]
-    if len(set(labels)) < len(labels):  # the same settings twice: then the folders tell them apart
-        labels = [run.name for run in runs]
     for run, label in zip(runs, labels, strict=True):
         records = read_metrics(run / "metrics.jsonl")
         for (axis, axis_label), row in zip(AXES.items(), grid, strict=True):
@@ -58,6 +71,8 @@ def draw(runs: tuple[Path, ...]) -> Figure:
                 points = [(record[axis], record[tag]) for record in records if tag in record]
                 panel.plot(*zip(*points, strict=True), label=label, linewidth=1.4)
                 panel.set(xlabel=axis_label, title=title)
+                panel.xaxis.set_major_locator(MaxNLocator(6))
+                panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
                 panel.grid(alpha=0.3)
                 if tag.startswith("accuracy"):
                     panel.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -69,19 +84,82 @@ def draw(runs: tuple[Path, ...]) -> Figure:
     return figure
 
 
+def command_of(run: Path) -> str:
+    """The command that made a run: its flags that are not the default."""
+    settings = read_config(run)
+    config, usual = TrainConfig.from_json(settings), PRESETS[settings["preset"]]
+    words = ["train_classifier"]
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), "--" + field.name.replace("_", "-")
+        if field.name in ("out", "resume") or value == getattr(usual, field.name):
+            continue
+        if isinstance(value, bool):
+            words.append(name if value else name.replace("--", "--no-"))
+        else:
+            words += [
+                part
+                for each in (value if isinstance(value, tuple) else [value])
+                for part in (name, str(each))
+            ]
+    return shlex.join([*words, "--out", f"runs/{run.parent.name}/{run.name}"])
+
+
+def evaluations(run: Path) -> list[dict[str, Any]]:
+    """What was measured on validation images, in the order of the steps."""
+    return [record for record in read_metrics(run / "metrics.jsonl") if "accuracy/overall" in record]
+
+
+def page(runs: tuple[Path, ...], labels: list[str], picture: str) -> list[str]:
+    """The Markdown: where each run ended."""
+    rows, attributes = [], []
+    for run, label in zip(runs, labels, strict=True):
+        last = evaluations(run)[-1]
+        rows.append(
+            [label, f"{last['images']:,}", f"{last['minutes']:.1f}", f"{last['loss/validation']:.3f}"]
+            + [f"{last[f'accuracy/{name}']:.1%}" for name in ("overall", "top5", "group", "ceiling")]
+        )
+        attributes.append([label, *(f"{last[name]:.0%}" for name in last if name.startswith("attribute/"))])
+    names = [
+        name.removeprefix("attribute/") for name in evaluations(runs[0])[-1] if name.startswith("attribute/")
+    ]
+    heads = ["head", "images seen", "minutes", "validation loss", "accuracy", "top 5", "group", "ceiling"]
+    classes = read_config(runs[0])["num_classes"]
+    return [
+        f"# Learning {classes:,} classes",
+        f"The paper's CNN on drawn shapes, {classes:,} classes. Minutes are minutes of training, evaluations "
+        "left out; the curves are in the CSV file of the same name. Groups are each head's own, of a head "
+        "without groups the aligned ones.",
+        f"![Accuracy and loss against images seen and minutes]({picture})",
+        table(heads, rows),
+        "Share of validation images whose attribute is right:",
+        table(["head", *names], attributes),
+        "```bash\n" + "\n".join([*(command_of(run) for run in runs), _shown_command()]) + "\n```",
+        f"Drawn on {describe_machine()}.",
+    ]
+
+
+def _shown_command() -> str:
+    return f"python scripts/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}"
+
+
 def main(args: Args) -> None:
     if not args.runs:
         raise UserError("name at least one run folder of train_classifier")
     for run in args.runs:
-        if (
-            not read_config(run)
-            or not (run / "metrics.jsonl").is_file()
-            or not any("accuracy/overall" in record for record in read_metrics(run / "metrics.jsonl"))
-        ):
+        if not read_config(run) or not (run / "metrics.jsonl").is_file() or not evaluations(run):
             raise UserError(f"{run}: no run of train_classifier with an evaluation to draw")
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    draw(args.runs).savefig(args.out, dpi=110)
-    print(args.out)
+    folder(args.out.parent)
+    labels = labels_of(args.runs)
+    rows = [
+        {"run": label, **row}
+        for run, label in zip(args.runs, labels, strict=True)
+        for row in evaluations(run)
+    ]
+    draw(args.runs, labels).savefig(args.out, dpi=110)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    write_csv(args.out.with_suffix(".csv"), [{name: row.get(name, "") for name in columns} for row in rows])
+    write_page(args.out.with_suffix(".md"), *page(args.runs, labels, args.out.name))
+    print(args.out.with_suffix(".md"))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The scripts run, and say what they should."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+
+from sqrtvocab.training import read_metrics
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -21,6 +24,13 @@ def test_the_figure_of_a_run(finished, tmp_path):
     assert result.returncode == 0, result.stderr
     with Image.open(tmp_path / "new" / "figure.png") as figure:
         assert figure.width > 1000
+    with (tmp_path / "new" / "figure.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    scored = [r for r in read_metrics(finished / "metrics.jsonl") if "accuracy/overall" in r]
+    assert [float(row["accuracy/overall"]) for row in rows] == [r["accuracy/overall"] for r in scored]
+    page = (tmp_path / "new" / "figure.md").read_text()
+    assert f"{scored[-1]['loss/validation']:.3f}" in page
+    assert "\ntrain_classifier --" in page
 
 
 @pytest.mark.slow

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 
 import tyro
 
 from classifier.config import EvalConfig, TrainConfig
 from classifier.presets import PRESETS
-from flags import one_line_errors, saved_config
+from flags import one_line_errors, saved_config, scout
 
 
 def train_main() -> int:
     """`train_classifier`, also `python -m classifier.train`. Returns the exit code."""
-    scout = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    scout.add_argument("--preset", default="paper")
-    scout.add_argument("--only", action="append")
-    scout.add_argument("--resume")
-    given = scout.parse_known_args()[0]
     with one_line_errors("train_classifier"):
-        preset = PRESETS.get(given.preset, TrainConfig())  # a wrong name is tyro's to report
-        if given.resume not in (None, "auto"):
-            preset = saved_config(given.resume, "train_classifier", TrainConfig.from_json)
-        if given.only:
+        given = scout("--preset", "--resume", "--only")
+        preset = PRESETS.get(given["--preset"] or "paper", TrainConfig())  # a wrong name is tyro's to report
+        if given["--resume"] not in (None, "auto"):
+            preset = saved_config(given, "train_classifier", TrainConfig.from_json)
+        if given["--only"]:
             preset = dataclasses.replace(preset, only=())  # tyro would add to the preset's
         config = tyro.cli(TrainConfig, prog="train_classifier", default=preset)
 

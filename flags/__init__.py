@@ -5,12 +5,13 @@ A package of its own, for whatever lies in `sqrtvocab` comes with torch, and `--
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,12 +51,29 @@ def positive(config: object, *names: str) -> list[str]:
     ]
 
 
-def saved_config(run: str, program: str, from_json: Callable[..., Config]) -> Config:
+def scout(*names: str) -> dict[str, str | None]:
+    """The values of a few flags of the command line, which decide about the defaults of the others.
+
+    Says nothing about mistakes: tyro reads everything once more.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in names:
+        parser.add_argument(name, dest=name, nargs="?")
+    return vars(parser.parse_known_args()[0])
+
+
+def saved_config(given: Mapping[str, str | None], program: str, from_json: Callable[..., Config]) -> Config:
     """The settings of the run that `--resume RUN` continues.
 
+    Args:
+        given: what `scout` found of --resume and --preset.
+
     Raises:
-        ConfigError: there is no run in that folder, or one of something else.
+        ConfigError: there is no run in that folder, or one of something else; or a preset, too.
     """
+    run = str(given["--resume"])
+    if given["--preset"] is not None:
+        raise ConfigError(f"--preset: {run} has its own settings; leave the flag away")
     path = Path(run) / "config.json"
     if not path.is_file():
         raise ConfigError(f"--resume {run}: no run in that folder (it has no config.json)")

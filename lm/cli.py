@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TypeVar
 
 import tyro
 
-from flags import one_line_errors, saved_config
+from flags import one_line_errors, saved_config, scout
 from lm.config import EvalConfig, JudgeConfig, SampleConfig, TrainConfig
 from lm.presets import PRESETS
 
@@ -16,14 +15,13 @@ Config = TypeVar("Config")
 
 def train_main() -> int:
     """`train_lm`, also `python -m lm.train`. Returns the exit code."""
-    scout = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    scout.add_argument("--preset", default="default")
-    scout.add_argument("--resume")
-    given = scout.parse_known_args()[0]
     with one_line_errors("train_lm"):
-        preset = PRESETS.get(given.preset, TrainConfig())  # a wrong name is tyro's to report
-        if given.resume not in (None, "auto"):
-            preset = saved_config(given.resume, "train_lm", TrainConfig.from_json)
+        given = scout("--preset", "--resume")
+        preset = PRESETS.get(
+            given["--preset"] or "default", TrainConfig()
+        )  # a wrong name is tyro's to report
+        if given["--resume"] not in (None, "auto"):
+            preset = saved_config(given, "train_lm", TrainConfig.from_json)
         config = tyro.cli(TrainConfig, prog="train_lm", default=preset)
 
     from lm.train import train

@@ -219,6 +219,11 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         result.loss, result.group_loss, result.member_loss = (part / divisor for part in parts)
         return result
 
+    def _in_float32(self) -> bool:
+        device = self.head_device.type
+        weights = {parameter.dtype for parameter in self.head.parameters()}
+        return weights == {torch.float32} and not torch.is_autocast_enabled(device)
+
     def generate(
         self,
         inputs: Tensor | None = None,
@@ -231,15 +236,17 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
 
         Greedy decoding and sampling with `top_k` (50 if nobody says) need a few, which a head with groups
         finds exactly without a V-wide softmax. Beams, penalties, `top_k=0` and whatever else might look
-        further get all V; so does `logits_top_k=None`, said explicitly.
+        further get all V; so does `logits_top_k=None`, said explicitly. So does half precision, in which many
+        logits are equal and the ones found would be an arbitrary choice of these.
         """
         unusual = logits_processor or args or "logits_top_k" in kwargs
-        if isinstance(self.head, TwoLevelHead) and not unusual:
+        if isinstance(self.head, TwoLevelHead) and not unusual and self._in_float32():
             settings: dict[str, Any] = {}
             for config in (self.generation_config, generation_config):  # the later wins
                 said = config.to_dict() if config is not None else {}
                 settings |= {name: value for name, value in said.items() if value is not None}
-            kwargs["logits_top_k"] = shortlist(settings | kwargs)
+            if (count := shortlist(settings | kwargs)) is not None:
+                kwargs["logits_top_k"] = count
         return cast(Any, super()).generate(inputs, generation_config, logits_processor, *args, **kwargs)
 
 

@@ -262,6 +262,11 @@ def test_a_forbidden_end_leaves_a_token_to_take(backbone_of):
         ({"do_sample": True}, 50),
         ({"do_sample": True, "top_k": 7, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.0}, 7),
         ({"do_sample": True, "top_k": 0}, None),
+        ({"do_sample": True, "top_k": None}, None),
+        ({"top_k": None, "min_p": None}, 1),
+        ({"min_new_tokens": 1, "eos_token_id": torch.tensor([1, 2, 3])}, 4),
+        ({"min_new_tokens": 1, "eos_token_id": [1, 2]}, 3),
+        ({"cache_implementation": "paged"}, None),
         ({"min_new_tokens": 3, "eos_token_id": 2}, 2),
         ({"min_length": 0, "eos_token_id": 2}, 1),
         ({"num_beams": 1, "renormalize_logits": None}, 1),
@@ -276,6 +281,31 @@ def test_a_forbidden_end_leaves_a_token_to_take(backbone_of):
 )
 def test_shortlist(settings, count):
     assert shortlist(settings) == count
+
+
+def test_half_precision_gets_all_logits(backbone_of):
+    model = make(backbone_of("gpt2"), "grouped")
+    asked = []
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: asked.append(kwargs.get("logits_top_k")), with_kwargs=True
+    )
+    prompts, options = torch.randint(1, V, (2, 6)), {"max_new_tokens": 1, "pad_token_id": 0}
+    model.generate(prompts, **options)
+    with torch.autocast("cpu", torch.bfloat16):
+        model.generate(prompts, **options)
+    model.bfloat16().generate(prompts, **options)
+    assert asked == [1, None, None]
+
+
+def test_top_k_none_samples_from_all(backbone_of):
+    model = make(backbone_of("gpt2"), "grouped")
+    prompts = torch.randint(1, V, (8, 6))
+    options = {"do_sample": True, "top_k": None, "max_new_tokens": 4, "pad_token_id": 0}
+    texts = []
+    for more in ({}, {"logits_top_k": None}):
+        torch.manual_seed(3)
+        texts.append(model.generate(prompts, **options, **more))
+    assert torch.equal(*texts)
 
 
 def test_settings_of_generate_come_from_three_places(backbone_of):

@@ -289,6 +289,8 @@ def test_a_folder_of_something_else(run, complaint, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     line = complaint(run("train", "--resume", tmp_path))
     assert line == f"train_lm: --resume {tmp_path}: not a run of train_lm: the setting 'preset' is missing"
+    line = complaint(run("train", "--resume", tmp_path, "--preset", "quickstart"))
+    assert line == f"train_lm: --preset: {tmp_path} has its own settings; leave the flag away"
     assert "no run in that folder" in complaint(run("train", "--resume", tmp_path / "none"))
 
 
@@ -297,6 +299,8 @@ def test_a_folder_of_something_else(run, complaint, tmp_path):
     [
         ("train", ("--head", "magic"), "--head"),
         ("train", ("--no-such-flag",), "--no-such-flag"),
+        ("train", ("--resume",), "--resume"),
+        ("train", ("--preset",), "--preset"),
         ("train", ("--steps", "many"), "--steps"),
         ("eval", (), "PATH Run folder of train_lm"),
         ("sample", ("run", "--count", "few"), "--count"),

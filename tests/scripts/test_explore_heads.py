@@ -5,6 +5,7 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ V = 300
 
 @pytest.fixture(scope="module")
 def explore():
-    spec = importlib.util.spec_from_file_location("explore_heads", SCRIPT)
+    spec = importlib.util.spec_from_file_location("idea_heads", SCRIPT.with_name("idea_heads.py"))
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
@@ -23,9 +24,9 @@ def explore():
 
 
 def setting_of(explore):
-    config = explore.Config(hidden_size=16, num_layers=1, seq_len=8)
+    config = SimpleNamespace(hidden_size=16, num_layers=1, num_attention_heads=2, seq_len=8, seed=0)
     counts = torch.randint(0, 1000, (V,), generator=torch.Generator().manual_seed(0))
-    return explore.Setting(config, V, counts, lambda model: (0.0, 0.0), None)
+    return explore.Setting(config, V, counts, None, lambda model: 0.0)
 
 
 IDEAS = {
@@ -79,3 +80,4 @@ def test_an_unknown_idea_is_named():
     result = subprocess.run([sys.executable, SCRIPT, "--ideas", "magic"], capture_output=True, text=True)
     assert result.returncode == 2
     assert "--ideas magic: expected some of grouped-linear" in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,9 +79,14 @@ def make_partition(space: AttributeSpace, grouping: str, num_groups: int | None,
     return Partition.identity(space.num_classes, num_groups)
 
 
-def make_classifier(head: str, partition: Partition) -> Classifier:
-    """A new classifier over the classes of `partition`, which a head with groups takes as its own."""
-    options = {"partition": partition} if head.startswith("grouped") else {}
+def make_classifier(head: str, partition: Partition, **options: Any) -> Classifier:
+    """A new classifier over the classes of `partition`, which a head with groups takes as its own.
+
+    Args:
+        options: further options of the head's class.
+    """
+    if head.startswith("grouped"):
+        options["partition"] = partition
     return Classifier(make_head(head, EMBEDDING, partition.num_classes, **options))
 
 

@@ -12,6 +12,8 @@ import tyro
 
 from shapesgen.attributes import AttributeSpace
 
+YOUNGER = ("modulation", "chunk_size")  # settings that older runs lack; None in all of them
+
 
 class ConfigError(Exception):
     """Settings that cannot be used: the message names every flag at fault.
@@ -32,16 +34,21 @@ class TrainConfig:
     preset: Literal["paper", "quickstart"] = "paper"
     """Where the defaults of all other flags come from; flags given besides it win."""
 
-    head: Literal["grouped", "flat", "grouped-linear", "adaptive"] = "grouped"
+    head: Literal["grouped", "flat", "grouped-linear", "adaptive", "factored"] = "grouped"
     """Output head: the paper's grouped one, the ordinary flat one, one linear layer per group, adaptive
-    softmax."""
+    softmax, or one softmax for each attribute, which must know how the classes are made."""
     grouping: Literal["aligned", "index", "random"] = "aligned"
     """Which classes share a group. aligned: the group count nearest √V at which member t means the same
     attributes in every group (384 of 184,320). index: consecutive classes, floor(√V) groups unless
-    --num-groups is given (429; the paper's). random: dealt out at random. A flat or adaptive head uses it
-    only to report group accuracy."""
+    --num-groups is given (429; the paper's). random: dealt out at random. A flat, adaptive or factored head
+    uses it only to report group accuracy."""
     num_groups: int | None = None
     """Number of groups, for --grouping index or random; floor(√V) by default."""
+    modulation: Literal["scale-shift", "film", "both"] | None = None
+    """How a group makes the shared layer of --head grouped its own: scale and shift after it (the paper's,
+    and the default), before it (film), or both."""
+    chunk_size: int | None = None
+    """Let --head flat work on so many images at a time: the same loss, exactly, in less memory."""
     prior: bool = False
     """Start the head's biases at the log frequencies of the training classes (even, unless --data was
     rendered with --sampling random)."""
@@ -101,7 +108,7 @@ class TrainConfig:
         for name in ("images_per_class", "epochs", "batch_size", "accumulate", "eval_every"):
             if getattr(self, name) < 1:
                 problems.append(f"{_flag(name)} must be at least 1, got {getattr(self, name)}")
-        for name in ("num_groups", "max_steps"):
+        for name in ("num_groups", "max_steps", "chunk_size"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 problems.append(f"{_flag(name)} must be at least 1, got {getattr(self, name)}")
         for name in ("warmup_steps", "workers", "eval_images", "seed"):
@@ -117,6 +124,10 @@ class TrainConfig:
             problems.append(
                 "--num-groups needs --grouping index or random: aligned chooses the number itself"
             )
+        if self.modulation is not None and self.head != "grouped":
+            problems.append(f"--modulation is for --head grouped, not {self.head}")
+        if self.chunk_size is not None and self.head != "flat":
+            problems.append(f"--chunk-size is for --head flat, not {self.head}")
         if self.images_per_class in (1, 2):
             problems.append("--images-per-class must be at least 3: train, validation and test need one each")
         if self.resume not in (None, "auto") and self.out is not None and Path(self.resume) != self.out:
@@ -141,6 +152,13 @@ class TrainConfig:
                 raise ValueError(f"expected ATTRIBUTE=OPTION,OPTION, got {item!r}")
             kept.setdefault(name, []).extend(options.split(","))
         return AttributeSpace.only(kept)
+
+    def head_options(self) -> dict[str, Any]:
+        """The options of the head's class, its partition left out."""
+        options: dict[str, Any] = {"modulation": self.modulation, "chunk_size": self.chunk_size}
+        if self.head == "factored":
+            options["radices"] = self.space().radices
+        return {name: value for name, value in options.items() if value is not None}
 
     @property
     def has_groups(self) -> bool:
@@ -170,6 +188,7 @@ class TrainConfig:
             ConfigError: for settings that were not written by `to_json`.
         """
         try:
+            settings = {**dict.fromkeys(YOUNGER), **settings}
             values = {field.name: settings[field.name] for field in dataclasses.fields(cls)}
         except KeyError as error:
             raise ConfigError(f"the setting {error} is missing") from error

@@ -128,7 +128,7 @@ def report(config: EvalConfig) -> None:
         raise UserError(f"{config.run}: no checkpoint `{config.checkpoint}`; the first evaluation writes it")
     space = trained.space()
     partition = make_partition(space, trained.grouping, trained.num_groups, trained.seed)
-    model = make_classifier(trained.head, partition)
+    model = make_classifier(trained.head, partition, **trained.head_options())
     checkpoint.load_weights(model)
     with open_runtime(config.device, config.precision, trained.seed) as runtime:
         model.to(runtime.device)

@@ -67,8 +67,8 @@ from sqrtvocab.training import (
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
 SAME_RUN = (
-    "head", "num_classes", "grouping", "groups", "prior", "drawn_on_the_fly", "training_images",
-    "images_per_step", "eval_images", "seed",
+    "head", "modulation", "num_classes", "grouping", "groups", "prior", "drawn_on_the_fly",
+    "training_images", "images_per_step", "eval_images", "seed",
 )  # fmt: skip
 MAY_CHANGE = ("lr", "schedule", "warmup_steps")  # such as a lower --lr after a loss that was not finite
 HPARAMS = ("head", "grouping", "groups", "num_classes", "prior", "images_per_step", "lr", "seed")
@@ -114,7 +114,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     # Model and optimiser
 
     partition = make_partition(space, config.grouping, config.num_groups, config.seed)
-    model = make_classifier(config.head, partition)
+    model = make_classifier(config.head, partition, **config.head_options())
     if config.prior:
         model.head.init_prior(class_counts(train_images))
     model.to(runtime.device)
@@ -136,6 +136,9 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         "training_images": len(train_images),
         "images_per_step": plan.effective_batch,
         "total_steps": total_steps,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "head_parameters": sum(parameter.numel() for parameter in model.head.parameters()),
+        "computed_on": runtime.describe(),
         "torch": torch.__version__,
     }
     checkpoint = find_checkpoint(run, config.resume)
@@ -178,7 +181,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         "device": runtime.describe(),
         "data": f"{space.num_classes:,} classes, {len(train_images):,} training images "
         + (f"in {config.data}" if config.data else "drawn on the fly"),
-        "head": config.head,
+        "head": config.head + (f", {config.modulation}" if config.modulation else ""),
         "groups": f"{partition.num_groups} of at most {partition.group_size} classes ({config.grouping})"
         + ("" if config.has_groups else "; used only to report accuracy/group"),
         "parameters": "; ".join(f"{part} {count:,}" for part, count in parameter_table(model).items()),

@@ -40,7 +40,8 @@ def label_of(run: Path) -> str:
     config = read_config(run)
     if config["head"] not in ("grouped", "grouped-linear"):
         return config["head"]
-    return f"{config['head']}, {config['grouping']} (G = {config['groups']})"
+    modulation = f" {config['modulation']}" if config.get("modulation") else ""
+    return f"{config['head']}{modulation}, {config['grouping']} (G = {config['groups']})"
 
 
 def draw(runs: tuple[Path, ...]) -> Figure:

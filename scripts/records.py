@@ -211,7 +211,8 @@ def run_all(
         ScriptError: a run ended badly or was stopped; what was finished before is in the record.
     """
     if not jobs:
-        return say(f"nothing to train: all rows are in {record}")
+        say(f"nothing to train: all rows are in {record}")
+        return
     began, failed, done = time.monotonic(), [], 0
     layout = "{desc} |{bar:20}| {percentage:3.0f} %, {elapsed} < {remaining}"
     work = sum(job.contender.cost for job in jobs)

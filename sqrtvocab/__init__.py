@@ -3,6 +3,7 @@
 from sqrtvocab.heads import (
     HEADS,
     AdaptiveHead,
+    FactoredHead,
     FlatHead,
     GroupedHead,
     GroupedLinearHead,
@@ -15,6 +16,7 @@ from sqrtvocab.partition import Partition
 __all__ = [
     "HEADS",
     "AdaptiveHead",
+    "FactoredHead",
     "FlatHead",
     "GroupedHead",
     "GroupedLinearHead",

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqrtvocab.heads.adaptive import AdaptiveHead
 from sqrtvocab.heads.base import Head, HeadOutput
+from sqrtvocab.heads.factored import FactoredHead
 from sqrtvocab.heads.flat import FlatHead
 from sqrtvocab.heads.grouped import GroupedHead
 from sqrtvocab.heads.grouped_linear import GroupedLinearHead
@@ -16,11 +17,12 @@ HEADS: dict[str, type[Head]] = {
     "grouped": GroupedHead,
     "grouped-linear": GroupedLinearHead,
     "adaptive": AdaptiveHead,
+    "factored": FactoredHead,
 }
 
 
 def make_head(name: str, in_features: int, num_classes: int, **options: Any) -> Head:
-    """A head by name: "flat", "grouped", "grouped-linear" or "adaptive".
+    """A head by name: "flat", "grouped", "grouped-linear", "adaptive" or "factored".
 
     Args:
         in_features: d, the width of the hidden state.
@@ -42,6 +44,7 @@ def make_head(name: str, in_features: int, num_classes: int, **options: Any) -> 
 __all__ = [
     "HEADS",
     "AdaptiveHead",
+    "FactoredHead",
     "FlatHead",
     "GroupedHead",
     "GroupedLinearHead",

@@ -9,7 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sqrtvocab import AdaptiveHead, FlatHead, GroupedHead, GroupedLinearHead, Head, Partition, make_head
+from sqrtvocab import (
+    AdaptiveHead,
+    FactoredHead,
+    FlatHead,
+    GroupedHead,
+    GroupedLinearHead,
+    Head,
+    Partition,
+    make_head,
+)
 
 MakeHead = Callable[..., Head]
 
@@ -40,6 +49,20 @@ def adaptive(**options: Any) -> MakeHead:
     return make
 
 
+def factored() -> MakeHead:
+    """The attributes are the prime factors of V, and one with a single option."""
+
+    def make(d: int, v: int, partition: Partition | None = None) -> Head:
+        radices, rest = [1], v
+        for prime in range(2, v + 1):
+            while rest % prime == 0:
+                radices.append(prime)
+                rest //= prime
+        return make_head("factored", d, v, radices=radices)
+
+    return make
+
+
 CASES: dict[str, MakeHead] = {
     "flat": flat(),
     "flat-without-bias": flat(bias=False),
@@ -51,6 +74,7 @@ CASES: dict[str, MakeHead] = {
     "grouped-linear-loop": grouped_linear(kernel="loop"),
     "grouped-linear-tied": grouped_linear(tied=True),
     "adaptive": adaptive(),
+    "factored": factored(),
 }
 
 
@@ -90,6 +114,9 @@ def dense_distribution(head: Head, hidden: Tensor) -> Dense:
         return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
     if isinstance(head, AdaptiveHead):
         return dense_adaptive(head, hidden)
+    if isinstance(head, FactoredHead):
+        log_prob = torch.stack([factored_row(head, hidden, c) for c in range(v)], 1)
+        return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
     assert isinstance(head, GroupedHead | GroupedLinearHead)
     groups = paper_groups(v, head.partition.num_groups, head.partition.order)
     matrix, offset = [None] * v, [None] * v
@@ -117,6 +144,16 @@ def class_row(head: GroupedHead | GroupedLinearHead, c: int, g: int, t: int) -> 
     if head.scale is not None:
         row, bias = row * head.scale[g, t], bias * head.scale[g, t]
     return row, bias + head.shift[g, t]
+
+
+def factored_row(head: FactoredHead, hidden: Tensor, c: int) -> Tensor:
+    """[N] log P of class c: its digits, last attribute first, each under a softmax of its own."""
+    logits = hidden @ head.options.weight.T + head.options.bias
+    stop, log_prob = logits.shape[1], torch.zeros(len(hidden), dtype=logits.dtype)
+    for radix in reversed(head.radices):
+        log_prob = log_prob + logits[:, stop - radix : stop].log_softmax(-1)[:, c % radix]
+        c, stop = c // radix, stop - radix
+    return log_prob
 
 
 def dense_adaptive(head: AdaptiveHead, hidden: Tensor) -> Dense:

@@ -21,6 +21,7 @@ LEAN = {
         "grouped-linear", D, V, weight=torch.nn.Parameter(torch.randn(V, D))
     ),
     "adaptive": lambda: make_head("adaptive", D, V),
+    "factored": lambda: make_head("factored", D, V, radices=(29, 1733)),
 }
 
 

@@ -269,7 +269,7 @@ def test_bad_input_is_named_in_one_line(make, hidden, target, options, error, me
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        (("group", D, V), {}, ValueError, "'group'; the heads are flat, grouped, grouped-linear, adaptive"),
+        (("group", D, V), {}, ValueError, "'group'; the heads are flat, grouped, grouped-linear, adapt"),
         (("flat", D, V), {"num_groups": 3}, TypeError, "'flat' has no option 'num_groups'; .*chunk_size"),
         (("grouped", 0, V), {}, ValueError, "in_features"),
         (("flat", D, 0), {}, ValueError, "num_classes"),
@@ -294,6 +294,9 @@ def test_bad_input_is_named_in_one_line(make, hidden, target, options, error, me
         (("adaptive", D, V), {"cutoffs": [50, 20]}, ValueError, "cutoffs must increase"),
         (("adaptive", D, V), {"cutoffs": [V]}, ValueError, "cutoffs"),
         (("adaptive", D, V), {"div_value": 0}, ValueError, "div_value"),
+        (("factored", D, 12), {"radices": (3, 5)}, ValueError, r"\(3, 5\) make 15 classes, but .* is 12"),
+        (("factored", D, 12), {"radices": (12, 0)}, ValueError, "each of radices must be at least 1, got 0"),
+        (("factored", D, 12), {"radices": (12, 1.0)}, TypeError, "each of radices must be an integer"),
     ],
 )
 def test_bad_construction_is_named(arguments, options, error, message):

@@ -1,0 +1,277 @@
+"""The comparison of heads: its record, its numbers, and both experiments on tiny settings."""
+
+import csv
+import math
+import shlex
+import statistics
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+SETTINGS = "--data text/ --hidden-size 16 --max-steps 10"
+
+
+def row(contender, seed, loss, seconds, **other):
+    """A row of a record, made by hand."""
+    values = {
+        "contender": contender, "seed": seed, "settings": SETTINGS, "flags": f"--head {contender}",
+        "data_bytes": 1000, "loss": loss, "bits_per_byte": loss / 3, "accuracy": 0.25, "group_accuracy": 0.5,
+        "seconds": seconds, "seconds_per_step": seconds / 10, "peak_gib": 1.5, "parameters": 1_234_567,
+        "head_parameters": 4_321, "steps": 10, "items": 40_960, "training_items": 999_999, "threads": 2,
+        "torch": "2.15.0", "machine": "a processor, 2 cores",
+    }  # fmt: skip
+    return {name: str(value) for name, value in {**values, **other}.items()}
+
+
+LOSSES = {"flat": (4.0, 4.1, 4.3), "grouped-linear": (3.9, 4.05, 4.1), "grouped": (5.0,)}
+SECONDS = {"flat": 800.0, "grouped-linear": 100.0, "grouped": 120.0}
+ROWS = [row(name, seed, loss, SECONDS[name]) for name in LOSSES for seed, loss in enumerate(LOSSES[name])]
+
+
+def keep(path, rows):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+# ---- numbers ----
+
+
+def test_the_interval_is_students(script):
+    """For three values t(0.975, 2) = 4.303, for two 12.706: from the tables."""
+    mean = script("records").Mean.of([1.0, 2.0, 4.0])
+    assert mean.value == pytest.approx(7 / 3)
+    assert mean.half == pytest.approx(4.302653 * statistics.stdev([1, 2, 4]) / math.sqrt(3), rel=1e-6)
+    two = script("records").Mean.of([1.0, 2.0])
+    assert two.half == pytest.approx(12.7062 * 0.5, rel=1e-4)
+    assert script("records").Mean.of([3.0]).half is None
+    assert script("records").Mean.of([3.0]).show(2) == "3.00"
+    assert two.show(1, "+") == "+1.5 ± 6.4"
+
+
+def test_differences_are_paired_by_seed(script):
+    paired = script("records").paired
+    mean = paired({"0": 1.0, "1": 2.0, "7": 9.0}, {"1": 1.5, "0": 0.0})
+    assert (mean.value, mean.n) == (0.75, 2)
+    assert paired({"0": 1.0}, {"1": 1.0}) is None
+
+
+def test_the_pareto_front(script):
+    points = {"slow": (9.0, 1.0), "fast": (1.0, 3.0), "middle": (3.0, 2.0), "beaten": (4.0, 2.5)}
+    points["as slow, worse"] = (9.0, 1.5)
+    assert script("compare_heads").front(points) == ["fast", "middle", "slow"]
+
+
+# ---- table and figure ----
+
+
+def test_table_and_figure_of_a_record(call, tmp_path):
+    keep(tmp_path / "heads_lm.csv", ROWS)
+    result = call("compare_heads.py", "lm", "--redraw", "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    page = (tmp_path / "heads_lm.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("| `")]
+    assert [line.split("`")[1] for line in lines] == ["grouped-linear", "flat", "grouped"]  # by loss
+    cells = [cell.strip() for cell in lines[0].split("|")[1:-1]]
+    half = 4.302653 * statistics.stdev(LOSSES["grouped-linear"]) / math.sqrt(3)
+    gaps = [ours - flat for ours, flat in zip(LOSSES["grouped-linear"], LOSSES["flat"], strict=True)]
+    gap = 4.302653 * statistics.stdev(gaps) / math.sqrt(3)
+    assert cells[2:5] == ["3", f"4.017 ± {half:.3f}", f"−0.117 ± {gap:.3f}"]
+    assert cells[6:] == ["25.0 ± 0.0 %", "100", "10.00", "1.50", "1,234,567", "4,321"]
+    assert "| 1 | 5.000 | +1.000 |" in lines[2]  # one seed: no interval
+    assert "## 10 steps of 4,096 tokens" in page
+    assert f"train_lm {SETTINGS} --head flat  # flat" in page
+    assert f"`grouped-linear` less `flat` −0.117 ± {gap:.3f} (n = 3)" in page
+    assert "the record has others" not in page
+    with Image.open(tmp_path / "heads_lm.png") as figure:
+        assert figure.width > 800
+
+
+def test_seconds_of_other_machines_and_threads_are_not_mixed(call, script, tmp_path):
+    rows = [*ROWS, row("grouped", 1, 5.2, 9999.0, threads=1), row("adaptive", 0, 4.5, 1.0, machine="another")]
+    keep(tmp_path / "heads_lm.csv", rows)
+    result = call("compare_heads.py", "lm", "--redraw", "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    page = (tmp_path / "heads_lm.md").read_text()
+    cells = {
+        line.split("`")[1]: [cell.strip() for cell in line.split("|")] for line in page.splitlines()
+        if line.startswith("| `")
+    }  # fmt: skip
+    assert cells["grouped"][4].startswith("5.100 ±")  # losses do mix
+    assert cells["grouped"][8] == "120"
+    assert cells["adaptive"][8] == ""
+    assert "a processor, 2 cores, 1 thread(s), torch 2.15.0" in page
+    ((place, entries),) = script("compare_heads").sections(rows, {}).values()
+    assert place == ("a processor, 2 cores", "2", "2.15.0")
+    assert [entry.name for entry in entries if not entry.timed] == ["adaptive"]
+
+
+def test_other_settings_are_another_section(call, tmp_path):
+    longer = SETTINGS.replace("10", "20")
+    keep(tmp_path / "heads_lm.csv", [*ROWS, row("flat", 0, 3.0, 1700.0, settings=longer, steps=20)])
+    assert call("compare_heads.py", "lm", "--redraw", "--out", tmp_path).returncode == 0
+    page = (tmp_path / "heads_lm.md").read_text()
+    assert page.index("## 10 steps of 4,096 tokens") < page.index("## 20 steps of 2,048 tokens")
+
+
+# ---- the record ----
+
+
+def test_rows_are_added_and_replaced(script, tmp_path):
+    records = script("records")
+    path = tmp_path / "new" / "heads.csv"
+    for loss in (4.0, 5.0):
+        records.keep_row(path, row("flat", 0, loss, 1.0))
+    records.keep_row(path, row("flat", 1, 6.0, 1.0))
+    records.keep_row(path, {**row("flat", 1, 6.5, 1.0), "grammar": "7"})  # a column more
+    rows = records.read_rows(path)
+    assert [(each["seed"], each["loss"], each["grammar"]) for each in rows] == [
+        ("0", "5.0", ""),
+        ("1", "6.5", "7"),
+    ]
+    assert [file.name for file in path.parent.iterdir()] == ["heads.csv"]
+
+
+def test_a_row_does_not_depend_on_where_the_text_lies(script, tmp_path):
+    data = script("records").Data
+    for folder in ("one", "two"):
+        (tmp_path / folder / "text").mkdir(parents=True)
+        (tmp_path / folder / "text" / "train.txt").write_text("some text")
+    one, two = (data.of(str(tmp_path / folder / "text")) for folder in ("one", "two"))
+    assert (one.name, one.size) == (two.name, two.size) == ("text/", 9)
+    assert one.flag != two.flag
+    (tmp_path / "two" / "text" / "more.txt").write_text("more")
+    assert data.of(str(tmp_path / "two" / "text")).size == 13
+    assert data.of("stories:50") == data("stories:50", "stories:50", 0)
+
+
+def test_plan(script, tmp_path):
+    """Seed by seed; what is known is left out; what needs an embedding comes after its source."""
+    compare = script("compare_heads")
+    comparison = compare.COMPARISONS["lm"]
+
+    def names(rows=(), **options):
+        config = compare.LmConfig(data="stories:50", runs=tmp_path / "runs", **options)
+        return [(job.name, job.seed) for job in compare.plan(config, comparison, rows)]
+
+    assert len(names()) == len(compare.LM)
+    wanted = ("flat", "grouped-linear-clusters")
+    both = [("flat", 0), ("grouped-linear", 0), ("grouped-linear-clusters", 0)]
+    assert names(contenders=wanted) == both
+    assert names(contenders=wanted, seeds=(0, 3)) == [*both, *((name, 3) for name, _ in both)]
+    config = compare.LmConfig(data="stories:50", runs=tmp_path / "runs")
+    job = next(job for job in compare.plan(config, comparison, []) if job.name == "flat")
+    known = [dict(zip(script("records").KEY, job.key, strict=True))]
+    assert names(known, contenders=("flat", "grouped")) == [("grouped", 0)]
+    assert names(known, contenders=("flat",), steps=401) == [("flat", 0)]
+    assert names(known, contenders=("flat",), threads=1) == []
+    later = names(contenders=("grouped-linear-clusters", "grouped-linear"))
+    assert later == [("grouped-linear", 0), ("grouped-linear-clusters", 0)]
+
+
+def test_every_contender_is_a_command_that_its_trainer_takes(script):
+    import tyro
+
+    from classifier.config import TrainConfig as ImagesTrainConfig
+    from lm.config import TrainConfig as LmTrainConfig
+
+    compare = script("compare_heads")
+    for config, kind in (
+        (compare.LmConfig(data="stories:50"), LmTrainConfig),
+        (compare.ImagesConfig(), ImagesTrainConfig),
+    ):
+        comparison = compare.COMPARISONS["lm" if kind is LmTrainConfig else "images"]
+        for job in compare.plan(config, comparison, []):
+            parsed = tyro.cli(kind, args=job.flags())
+            assert parsed.max_steps == job.steps == parsed.eval_every
+            assert shlex.join(job.contender.flags).startswith(f"--head {parsed.head}")
+            assert parsed.out == job.folder
+        assert set(comparison.like) | set(comparison.like.values()) <= set(comparison.contenders)
+
+
+# ---- as a user ----
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("lm", "--data", "stories", "--contenders", "round"), "--contenders round: expected some of grouped"),
+        (("lm",), "--data must name the text"),
+        (("lm", "--data", "auto", "--seeds", "-1", "--threads", "0"), "--seeds must be at least one number"),
+        (("images", "--steps", "0"), "--steps must be at least 1"),
+        (("images", "--redraw", "--out", "nowhere"), "--redraw: no row in nowhere/heads_images.csv"),
+    ],
+)  # fmt: skip
+def test_bad_flags(call, flags, says):
+    result = call("compare_heads.py", *flags)
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert result.stderr.startswith("compare_heads: ")
+    assert says in result.stderr
+
+
+def test_a_file_that_is_no_record(call, tmp_path):
+    (tmp_path / "heads_lm.csv").write_text("a,b\n1,2\n")
+    result = call("compare_heads.py", "lm", "--redraw", "--out", tmp_path)
+    assert result.returncode == 2
+    assert "not a record of this script: it has no column contender" in result.stderr
+
+
+def test_what_the_trainer_refuses_ends_the_comparison(call, tmp_path):
+    flags = (
+        "--data",
+        tmp_path / "none",
+        "--contenders",
+        "grouped",
+        "--out",
+        tmp_path,
+        "--runs",
+        tmp_path / "r",
+    )
+    result = call("compare_heads.py", "lm", *flags)
+    assert result.returncode == 2
+    assert "no such file or folder" in result.stderr
+    assert "compare_heads: grouped was refused by the trainer" in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "contenders", "item"),
+    [
+        ("lm", ("grouped-linear-clusters", "grouped-film", "flat-chunked"), "8 steps of 256 tokens"),
+        ("images", ("factored", "grouped-both", "flat-chunked"), "12 steps of 16 images"),
+    ],
+)
+def test_a_small_comparison(call, script, tmp_path, kind, contenders, item):
+    flags = ("--quick", "--threads", 1, "--out", tmp_path / "out", "--runs", tmp_path / "runs")
+    result = call("compare_heads.py", kind, *flags, "--contenders", *contenders)
+    assert result.returncode == 0, result.stderr
+    record = tmp_path / "out" / f"heads_{kind}.csv"
+    rows = {row["contender"]: row for row in script("records").read_rows(record)}
+    assert set(rows) == {*contenders, "grouped-linear"} if kind == "lm" else set(contenders)
+    for each in rows.values():
+        assert 0 < float(each["loss"]) < 14
+        assert (
+            0
+            < float(each["seconds"])
+            == pytest.approx(float(each["seconds_per_step"]) * int(each["steps"]), rel=0.05)
+        )
+        assert int(each["head_parameters"]) < int(each["parameters"])
+        assert str(tmp_path) not in "".join(each.values())
+    page = (tmp_path / "out" / f"heads_{kind}.md").read_text()
+    assert f"## {item}" in page
+    assert str(tmp_path) not in page
+    assert (tmp_path / "out" / f"heads_{kind}.png").exists()
+    before = record.read_bytes()
+    again = call("compare_heads.py", kind, *flags, "--contenders", *contenders)
+    assert again.returncode == 0, again.stderr
+    assert "nothing to train" in again.stderr
+    assert record.read_bytes() == before
+
+
+def test_nothing_mentions_the_script_it_replaces():
+    root = Path(__file__).parents[2]
+    assert not (root / "scripts" / "compare_lm.py").exists()
+    assert "compare_lm" not in (root / "docs" / "lm.md").read_text()

@@ -440,17 +440,11 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str) -> str:
                 f"Losses are of all rows, seconds only of those measured on {place[0]} with {place[1]} "
                 f"thread(s) and torch {place[2]}; the record has others: {'; '.join(others)}.",
             ]
-        lines += ["", "```bash"]
+        lines += ["", "```bash", f'settings="{setting}"']
         for entry in entries:
-            source = (
-                comparison.contenders[entry.name].embeddings_of
-                if entry.name in comparison.contenders
-                else None
-            )
-            embeddings = f" --embeddings RUN_OF_{source}" if source else ""
-            lines.append(
-                f"{comparison.program} {setting} {entry.rows[0]['flags']}{embeddings}  # {entry.name}"
-            )
+            known = comparison.contenders.get(entry.name)
+            source = f" --embeddings RUN_OF_{known.embeddings_of}" if known and known.embeddings_of else ""
+            lines.append(f"{comparison.program} $settings {entry.rows[0]['flags']}{source}  # {entry.name}")
         lines += ["```"]
     lines += ["", *(f"- {note}" for note in comparison.notes)]
     return "\n".join(lines) + "\n"
@@ -499,6 +493,7 @@ def front(points: dict[str, tuple[float, float]]) -> list[str]:
 def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
     """Validation loss against training seconds, a panel for each settings, the Pareto front as a line."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     parts = sections(rows, comparison.contenders)
     figure = Figure(figsize=(9, 5.5 * len(parts)), layout="constrained")
@@ -515,6 +510,9 @@ def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
         best = [points[name] for name in front(points)]
         panel.plot(*zip(*best, strict=True), color="C1", linewidth=1.2, zorder=0, label="Pareto front")
         panel.set_xscale("log")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.xaxis.set_major_formatter("{x:,.5g}")
+        panel.xaxis.set_minor_formatter("")
         panel.margins(x=0.25, y=0.12)
         panel.set(xlabel=f"seconds of training ({place[0]}, {place[1]} thread(s))")
         panel.set(ylabel="validation loss (nats)", title=heading(entries, comparison))

@@ -148,6 +148,7 @@ class Comparison:
     columns: dict[str, str]  # column of the record -> heading: what a table shows beside the loss
     like: dict[str, str]  # contender -> the flat head it is to be compared with, like for like
     notes: tuple[str, ...]
+    quick: tuple[str, ...]  # the contenders of --quick
 
 
 COMPARISONS = {
@@ -163,8 +164,10 @@ COMPARISONS = {
             "same seed. The seconds of that run are not counted.",
             "*adaptive* has a structure of its own and needs classes sorted by frequency.",
             "The head's parameters are those it adds: a tied one shares the embedding's.",
-            "Peak memory is that of the whole process, of which Python and its libraries are about 0.7 GiB.",
+            "Peak memory is that of the whole process, Python and its libraries included.",
         ),
+        ("grouped-linear", "grouped", "grouped-film", "grouped-linear-tied", "grouped-linear-clusters",
+         "adaptive", "flat-chunked", "flat"),
     ),
     "images": Comparison(
         "images", "classifier.train", "train_classifier", "image", "Heads compared on images", IMAGES,
@@ -176,8 +179,9 @@ COMPARISONS = {
             "follow a part of it): a bound, not a rival.",
             "Group accuracy is that of the aligned groups, except for *index* and *random*, which have their "
             "own; of a head without groups it is the group of its most probable class.",
-            "Peak memory is that of the whole process, of which Python and its libraries are about 0.5 GiB.",
+            "Peak memory is that of the whole process, Python and its libraries included.",
         ),
+        ("factored", "grouped", "grouped-index", "grouped-film", "adaptive", "flat-chunked", "flat"),
     ),
 }  # fmt: skip
 
@@ -333,7 +337,8 @@ def plan(config: LmConfig | ImagesConfig, comparison: Comparison, rows: Sequence
         )
 
     for seed in dict.fromkeys(config.seeds):
-        for name in dict.fromkeys(config.contenders or comparison.contenders):
+        default = comparison.quick if config.quick else tuple(comparison.contenders)
+        for name in dict.fromkeys(config.contenders or default):
             job = job_of(name, seed)
             if job.key in known:
                 continue
@@ -472,8 +477,9 @@ def table(entries: Sequence[Entry], comparison: Comparison) -> list[str]:
             share = "accuracy" in column
             percent = Mean(100 * mean.value, mean.half and 100 * mean.half, mean.n)
             cells.append(f"{percent.show(1)} %" if share else mean.show(3))
-        for column, digits in (("seconds", 0), ("seconds_per_step", 2), ("peak_gib", 2)):
+        for column in ("seconds", "seconds_per_step", "peak_gib"):
             mean = entry.mean(column)
+            digits = 0 if column == "seconds" and mean is not None and mean.value >= 100 else 2
             cells.append("" if mean is None else f"{mean.value:,.{digits}f}")
         cells += [f"{int(entry.rows[0][column]):,}" for column in ("parameters", "head_parameters")]
         rows.append(cells)

@@ -14,6 +14,7 @@ import math
 import os
 import platform
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -118,11 +119,15 @@ class Job:
         return [*flags, "--out", str(self.folder), "--resume", "auto"]
 
     def is_finished(self) -> bool:
-        """Whether the run folder holds all steps."""
-        try:
-            return json.loads((self.folder / "last" / "state.json").read_text("utf-8"))["step"] >= self.steps
-        except (OSError, ValueError, KeyError):
+        """Whether the run folder holds the scores of the last step and the weights."""
+        if not (self.folder / "best" / "state.json").exists():
             return False
+        return any(record["step"] >= self.steps for record in scores(self.folder))
+
+    def tidy(self) -> None:
+        """Drop the optimiser of a finished run, which is three quarters of its bytes; keep the weights."""
+        for name in ("last", "last.previous"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
 # ---- the record ----
@@ -174,9 +179,8 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
 
 def row_of(job: Job, threads: int) -> Row:
     """What a finished run says about itself."""
-    records = [json.loads(line) for line in (job.folder / "metrics.jsonl").read_text("utf-8").splitlines()]
     config = json.loads((job.folder / "config.json").read_text("utf-8"))
-    scored = [record for record in records if "loss/validation" in record][-1]
+    scored = scores(job.folder)[-1]
     seconds = 60 * scored["minutes"]  # of training: the trainers leave out data, evaluation and saving
     where = config["computed_on"].partition(",")[0]  # cpu, or the name of the GPU
     values: dict[str, Any] = {
@@ -186,7 +190,7 @@ def row_of(job: Job, threads: int) -> Row:
         "group_accuracy": scored["accuracy/group"],
         "seconds": round(seconds, 2),
         "seconds_per_step": round(seconds / scored["step"], 4),
-        "peak_gib": round(max(record["memory/peak"] for record in records if "memory/peak" in record), 3),
+        "peak_gib": round(max(record["memory/peak"] for record in metrics(job.folder, "memory/peak")), 3),
         "parameters": config["parameters"],
         "head_parameters": config["head_parameters"],
         "steps": scored["step"],
@@ -197,6 +201,19 @@ def row_of(job: Job, threads: int) -> Row:
         "machine": machine() if where == "cpu" else where,
     }
     return dict(zip(KEY, job.key, strict=True)) | {name: str(values[name]) for name in RESULTS}
+
+
+def scores(run: Path) -> list[dict[str, Any]]:
+    """What a run's evaluations found."""
+    return metrics(run, "loss/validation")
+
+
+def metrics(run: Path, tag: str) -> list[dict[str, Any]]:
+    """The records of a run that have this tag; none if it has not begun."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    whole = [json.loads(line) for line in lines if line.endswith("}")]  # a kill may have torn the last one
+    return [record for record in whole if tag in record]
 
 
 # ---- the runs ----
@@ -233,6 +250,7 @@ def run_all(
                     say(failed[-1])
                     continue
             keep_row(record, row_of(job, threads))
+            job.tidy()
             after(job)
             done += 1
             bar.update(job.contender.cost)

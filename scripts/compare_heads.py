@@ -161,7 +161,7 @@ COMPARISONS = {
         },
         (
             "*clusters*: groups of similar token embeddings, taken from the run of `grouped-linear` with the "
-            "same seed. The seconds of that run are not counted.",
+            "same seed. The seconds of that run are not counted; the peak memory includes the clustering.",
             "*adaptive* has a structure of its own and needs classes sorted by frequency.",
             "The head's parameters are those it adds: a tied one shares the embedding's.",
             "Peak memory is that of the whole process, Python and its libraries included.",
@@ -565,9 +565,8 @@ def overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 def heading(entries: Sequence[Entry], comparison: Comparison) -> str:
     """What was trained, in a few words."""
     first = entries[0].rows[0]
-    return (
-        f"{int(first['steps']):,} steps of {int(first['items']) // int(first['steps']):,} {comparison.item}s"
-    )
+    per_step = -(-int(first["items"]) // int(first["steps"]))  # the last step of an epoch may be smaller
+    return f"{int(first['steps']):,} steps of {per_step:,} {comparison.item}s"
 
 
 def main(config: LmConfig | ImagesConfig) -> None:

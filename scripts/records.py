@@ -51,7 +51,7 @@ class Contender:
 
     title: str
     """What the table says."""
-    flags: tuple[str, ...]
+    flags: str
     """What makes it: flags of the trainer, defaults spelled out so that the meaning of a row stays."""
     cost: float = 1.0
     """About how long it trains, in any unit; only the progress bar asks."""
@@ -100,8 +100,8 @@ class Job:
         """The values of `KEY` in its row."""
         data = () if self.data is None else ("--data", self.data.name)
         size = "" if self.data is None else str(self.data.size)
-        settings, flags = shlex.join([*data, *self.settings]), shlex.join(self.contender.flags)
-        return (self.name, str(self.seed), settings, flags, size)
+        settings = shlex.join([*data, *self.settings])
+        return (self.name, str(self.seed), settings, self.contender.flags, size)
 
     @property
     def folder(self) -> Path:
@@ -111,7 +111,7 @@ class Job:
 
     def flags(self) -> list[str]:
         """The flags of the trainer."""
-        flags = [*self.settings, *self.contender.flags, "--seed", str(self.seed)]
+        flags = [*self.settings, *self.contender.flags.split(), "--seed", str(self.seed)]
         if self.data is not None:
             flags = ["--data", self.data.flag, *flags]
         if self.embeddings is not None:
@@ -242,7 +242,7 @@ def run_all(
             bar.set_description_str(f"run {number} of {len(jobs)}: {job.name}, seed {job.seed}")
             print(file=sys.stderr)  # the bar stays above the run's own line
             if not job.is_finished():
-                code = launch(job.trainer, job.flags(), threads)
+                code = launch(["-m", job.trainer, *job.flags()], threads)
                 if code == 2:  # bad input: the others would fail alike
                     raise ScriptError(f"{job.name} was refused by the trainer: see above")
                 if code or not job.is_finished():
@@ -259,16 +259,18 @@ def run_all(
         raise ScriptError(f"{'; '.join(failed)}; call again to try them once more", code=1)
 
 
-def launch(module: str, flags: Iterable[str], threads: int) -> int:
-    """Run a trainer as a process of its own, on our terminal -> its exit code.
+def launch(arguments: Sequence[str], threads: int) -> int:
+    """Run Python with these arguments, on our terminal -> its exit code.
 
-    A signal goes on to the trainer, which saves before it ends; then we end, too.
+    A signal goes on to the process, which saves before it ends; then we end, too.
+
+    Raises:
+        ScriptError: after a signal.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    # By its module, not the installed command: it must be this environment's.
-    # In its own group, so that Ctrl-C reaches it once, through us: a second one would end it without saving.
-    command = [sys.executable, "-m", module, *flags]
-    process = subprocess.Popen(command, env=environment, process_group=0)
+    # This interpreter, not the installed command: it must be this environment's. In a group of its own, so
+    # that Ctrl-C reaches it once, through us: a second one would end it without saving.
+    process = subprocess.Popen([sys.executable, *arguments], env=environment, process_group=0)
     received: list[int] = []
 
     def pass_on(number: int, _: object) -> None:

@@ -440,9 +440,10 @@ def main(config: LmConfig | ImagesConfig) -> None:
     record, page, figure = (out / f"heads_{comparison.name}.{suffix}" for suffix in ("csv", "md", "png"))
 
     def report(_: Job | None = None) -> None:
-        rows = read_rows(record)
-        write_file(page, lambda draft: draft.write_text(document(rows, comparison, figure.name), "utf-8"))
-        draw(rows, comparison, figure)
+        if found := read_rows(record):
+            text = document(found, comparison, figure.name)
+            write_file(page, lambda draft: draft.write_text(text, "utf-8"))
+            draw(found, comparison, figure)
 
     rows = read_rows(record)
     if config.redraw:

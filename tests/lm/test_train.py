@@ -182,9 +182,7 @@ def test_resumed_clusters_are_as_if_never_stopped(run, tiny, finished, tmp_path)
 def test_bad_embeddings(run, complaint, tiny, finished, tmp_path):
     flags = [*tiny, "--out", tmp_path / "r", "--grouping", "clusters"]
     says = complaint(run("train", *flags, "--embeddings", tmp_path / "none"))
-    assert says == (
-        f"train_lm: --embeddings {tmp_path}/none: no such folder; expected the run folder of a finished train_lm"
-    )
+    assert says.startswith(f"train_lm: --embeddings {tmp_path}/none: no such folder; expected the run folder")
     (tmp_path / "empty").mkdir()
     assert "no run folder" in complaint(run("train", *flags, "--embeddings", tmp_path / "empty"))
     says = complaint(run("train", *flags, "--embeddings", finished, "--tokenizer", "train:310"))

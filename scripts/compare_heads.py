@@ -327,13 +327,10 @@ def table(entries: Sequence[Entry], comparison: Comparison) -> list[str]:
     for entry in entries:
         loss = Mean.of(list(entry.losses.values()))
         difference = None if entry.name == "flat" else paired(entry.losses, flat)
-        cells = [
-            f"`{entry.name}`",
-            entry.title,
-            str(loss.n),
-            loss.show(3),
-            "" if difference is None else difference.show(3, "+"),
-        ]
+        gap = "" if difference is None else difference.show(3, "+")
+        if difference is not None and difference.n < loss.n:
+            gap += f" (n = {difference.n})"
+        cells = [f"`{entry.name}`", entry.title, str(loss.n), loss.show(3), gap]
         for column in comparison.columns:
             mean = entry.mean(column)
             assert mean is not None

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -183,6 +184,7 @@ def row_of(job: Job, threads: int) -> Row:
     scored = scores(job.folder)[-1]
     seconds = 60 * scored["minutes"]  # of training: the trainers leave out data, evaluation and saving
     where = config["computed_on"].partition(",")[0]  # cpu, or the name of the GPU
+    counted = re.search(r", (\d+) threads", config["computed_on"])  # the run may be older than this call
     values: dict[str, Any] = {
         "loss": scored["loss/validation"],
         "bits_per_byte": scored.get("bits_per_byte", ""),
@@ -196,7 +198,7 @@ def row_of(job: Job, threads: int) -> Row:
         "steps": scored["step"],
         "items": scored.get("tokens", scored.get("images")),
         "training_items": config.get("training_tokens", config.get("training_images")),
-        "threads": threads,
+        "threads": counted[1] if counted else threads,
         "torch": config["torch"],
         "machine": machine() if where == "cpu" else where,
     }

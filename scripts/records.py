@@ -251,7 +251,8 @@ def run_all(
                     failed.append(f"{job.name} (seed {job.seed}) ended with exit code {code}")
                     say(failed[-1])
                     continue
-            keep_row(record, row_of(job, threads))
+            if job.key not in map(key_of, read_rows(record)):  # it may have been trained for its embedding
+                keep_row(record, row_of(job, threads))
             job.tidy()
             after(job)
             done += 1

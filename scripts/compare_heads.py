@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+from contenders import COMPARISONS, IMAGES, LM, Comparison
 from records import (
     Contender,
     Data,
@@ -38,93 +39,6 @@ from records import (
     write_file,
 )
 
-LM_CHUNK = 256  # tokens: 51 MB of logits
-IMAGE_CHUNK = 16  # images: 12 MB of logits
-
-
-def flags(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-# Cheap ones first. Every flag is spelled out: a row must keep its meaning when a default changes.
-LM = {
-    "grouped-linear": Contender(
-        "grouped-linear, frequency, prior", flags("--head grouped-linear --grouping frequency --prior")
-    ),
-    "grouped": Contender(
-        "grouped, index, no prior (the paper's)", flags("--head grouped --grouping index --no-prior")
-    ),
-    "grouped-prior": Contender(
-        "grouped, frequency, prior", flags("--head grouped --grouping frequency --prior")
-    ),
-    "grouped-film": Contender(
-        "grouped film, frequency, prior",
-        flags("--head grouped --modulation film --grouping frequency --prior"),
-    ),
-    "grouped-both": Contender(
-        "grouped both, frequency, prior",
-        flags("--head grouped --modulation both --grouping frequency --prior"),
-    ),
-    "grouped-linear-tied": Contender(
-        "grouped-linear tied, frequency, prior",
-        flags("--head grouped-linear --tie-embeddings --grouping frequency --prior"),
-    ),
-    "grouped-linear-no-prior": Contender(
-        "grouped-linear, frequency, no prior", flags("--head grouped-linear --grouping frequency --no-prior")
-    ),
-    "grouped-linear-index": Contender(
-        "grouped-linear, index, prior", flags("--head grouped-linear --grouping index --prior")
-    ),
-    "grouped-linear-random": Contender(
-        "grouped-linear, random, prior", flags("--head grouped-linear --grouping random --prior")
-    ),
-    "grouped-linear-clusters": Contender(
-        "grouped-linear, clusters, prior",
-        flags("--head grouped-linear --grouping clusters --prior"),
-        embeddings_of="grouped-linear",
-    ),
-    "adaptive": Contender(
-        "adaptive, frequency, prior", flags("--head adaptive --grouping frequency --prior"), cost=2
-    ),
-    "flat-chunked": Contender(
-        "flat chunked, prior",
-        flags(f"--head flat --chunk-size {LM_CHUNK} --grouping frequency --prior"),
-        cost=5,
-    ),
-    "flat-tied": Contender(
-        "flat tied, no prior (GPT-2's own)",
-        flags("--head flat --tie-embeddings --grouping frequency --no-prior"),
-        cost=8,
-    ),
-    "flat-tied-prior": Contender(
-        "flat tied, prior", flags("--head flat --tie-embeddings --grouping frequency --prior"), cost=8
-    ),
-    "flat": Contender("flat, prior", flags("--head flat --grouping frequency --prior"), cost=8),
-}
-
-IMAGES = {
-    "factored": Contender(
-        "factored: a softmax for each attribute", flags("--head factored --grouping aligned")
-    ),
-    "grouped": Contender("grouped, aligned", flags("--head grouped --grouping aligned")),
-    "grouped-index": Contender("grouped, index (the paper's)", flags("--head grouped --grouping index")),
-    "grouped-random": Contender("grouped, random", flags("--head grouped --grouping random")),
-    "grouped-film": Contender(
-        "grouped film, aligned", flags("--head grouped --modulation film --grouping aligned")
-    ),
-    "grouped-both": Contender(
-        "grouped both, aligned", flags("--head grouped --modulation both --grouping aligned")
-    ),
-    "adaptive": Contender("adaptive, by index", flags("--head adaptive --grouping aligned"), cost=1.5),
-    "grouped-linear": Contender(
-        "grouped-linear, aligned", flags("--head grouped-linear --grouping aligned"), cost=2
-    ),
-    "flat-chunked": Contender(
-        "flat chunked", flags(f"--head flat --chunk-size {IMAGE_CHUNK} --grouping aligned"), cost=3
-    ),
-    "flat": Contender("flat", flags("--head flat --grouping aligned"), cost=3),
-}
-
 QUICK_SPACE = (
     "pattern=solid,striped",
     "rotation=0",
@@ -133,57 +47,6 @@ QUICK_SPACE = (
     "opacity=1.0",
     "border=solid",
 )
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What the two experiments differ in."""
-
-    name: str
-    trainer: str
-    program: str
-    item: str
-    title: str
-    contenders: dict[str, Contender]
-    columns: dict[str, str]  # column of the record -> heading: what a table shows beside the loss
-    like: dict[str, str]  # contender -> the flat head it is to be compared with, like for like
-    notes: tuple[str, ...]
-    quick: tuple[str, ...]  # the contenders of --quick
-
-
-COMPARISONS = {
-    "lm": Comparison(
-        "lm", "lm.train", "train_lm", "token", "Heads compared on text", LM,
-        {"bits_per_byte": "bits per byte", "accuracy": "token accuracy"},
-        {
-            "grouped-linear": "flat", "grouped-linear-clusters": "flat", "adaptive": "flat",
-            "grouped-linear-tied": "flat-tied-prior",
-        },
-        (
-            "*clusters*: groups of similar token embeddings, taken from the run of `grouped-linear` with the "
-            "same seed. The seconds of that run are not counted.",
-            "*adaptive* has a structure of its own and needs classes sorted by frequency.",
-            "The head's parameters are those it adds: a tied one shares the embedding's.",
-            "Peak memory is that of the whole process, Python and its libraries included.",
-        ),
-        ("grouped-linear", "grouped", "grouped-film", "grouped-linear-tied", "grouped-linear-clusters",
-         "adaptive", "flat-chunked", "flat"),
-    ),
-    "images": Comparison(
-        "images", "classifier.train", "train_classifier", "image", "Heads compared on images", IMAGES,
-        {"accuracy": "accuracy", "group_accuracy": "group accuracy"},
-        {},
-        (
-            "No prior: all classes are equally frequent, so it would change nothing.",
-            "*factored* is told the whole structure of the label, which the others are not (*aligned* groups "
-            "follow a part of it): a bound, not a rival.",
-            "Group accuracy is that of the aligned groups, except for *index* and *random*, which have their "
-            "own; of a head without groups it is the group of its most probable class.",
-            "Peak memory is that of the whole process, Python and its libraries included.",
-        ),
-        ("factored", "grouped", "grouped-index", "grouped-film", "adaptive", "flat-chunked", "flat"),
-    ),
-}  # fmt: skip
 
 
 # ---- flags ----
@@ -251,7 +114,7 @@ class LmConfig(Common):
         """The flags of `train_lm` that all contenders share."""
         if self.quick:
             text = "--hidden-size 32 --num-layers 2 --num-attention-heads 2 --seq-len 64 --batch-size 4"
-            return (*flags(text), *self._length(8, 2_048))
+            return (*text.split(), *self._length(8, 2_048))
         shape = ("hidden_size", "num_layers", "num_attention_heads", "seq_len", "batch_size")
         values = [
             part for name in shape for part in (f"--{name.replace('_', '-')}", str(getattr(self, name)))
@@ -262,7 +125,7 @@ class LmConfig(Common):
     def _length(steps: int, eval_tokens: int) -> tuple[str, ...]:
         # The steps are the limit, not the epochs. One evaluation, no stories: they are no part of a training.
         text = f"--max-steps {steps} --epochs 1000 --warmup-steps {min(100, steps // 4)} --eval-every {steps}"
-        return flags(f"{text} --eval-tokens {eval_tokens} --sample-every 0")
+        return tuple(f"{text} --eval-tokens {eval_tokens} --sample-every 0".split())
 
     def text(self) -> Data:
         return Data.of("stories:200" if self.quick else str(self.data))
@@ -303,7 +166,7 @@ class ImagesConfig(Common):
         steps, batch, images = (12, 16, 96) if self.quick else (self.steps, self.batch_size, self.eval_images)
         chosen = [part for option in only for part in ("--only", option)]
         text = f"--batch-size {batch} --accumulate 1 --max-steps {steps} --epochs 1000 --schedule cosine"
-        return (*chosen, *flags(f"{text} --eval-every {steps} --eval-images {images}"))
+        return (*chosen, *f"{text} --eval-every {steps} --eval-images {images}".split())
 
     def text(self) -> None:
         return None
@@ -464,13 +327,10 @@ def table(entries: Sequence[Entry], comparison: Comparison) -> list[str]:
     for entry in entries:
         loss = Mean.of(list(entry.losses.values()))
         difference = None if entry.name == "flat" else paired(entry.losses, flat)
-        cells = [
-            f"`{entry.name}`",
-            entry.title,
-            str(loss.n),
-            loss.show(3),
-            "" if difference is None else difference.show(3, "+"),
-        ]
+        gap = "" if difference is None else difference.show(3, "+")
+        if difference is not None and difference.n < loss.n:
+            gap += f" (n = {difference.n})"
+        cells = [f"`{entry.name}`", entry.title, str(loss.n), loss.show(3), gap]
         for column in comparison.columns:
             mean = entry.mean(column)
             assert mean is not None
@@ -565,9 +425,8 @@ def overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 def heading(entries: Sequence[Entry], comparison: Comparison) -> str:
     """What was trained, in a few words."""
     first = entries[0].rows[0]
-    return (
-        f"{int(first['steps']):,} steps of {int(first['items']) // int(first['steps']):,} {comparison.item}s"
-    )
+    per_step = -(-int(first["items"]) // int(first["steps"]))  # the last step of an epoch may be smaller
+    return f"{int(first['steps']):,} steps of {per_step:,} {comparison.item}s"
 
 
 def main(config: LmConfig | ImagesConfig) -> None:
@@ -578,9 +437,10 @@ def main(config: LmConfig | ImagesConfig) -> None:
     record, page, figure = (out / f"heads_{comparison.name}.{suffix}" for suffix in ("csv", "md", "png"))
 
     def report(_: Job | None = None) -> None:
-        rows = read_rows(record)
-        write_file(page, lambda draft: draft.write_text(document(rows, comparison, figure.name), "utf-8"))
-        draw(rows, comparison, figure)
+        if found := read_rows(record):
+            text = document(found, comparison, figure.name)
+            write_file(page, lambda draft: draft.write_text(text, "utf-8"))
+            draw(found, comparison, figure)
 
     rows = read_rows(record)
     if config.redraw:

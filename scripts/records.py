@@ -13,7 +13,9 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,7 +52,7 @@ class Contender:
 
     title: str
     """What the table says."""
-    flags: tuple[str, ...]
+    flags: str
     """What makes it: flags of the trainer, defaults spelled out so that the meaning of a row stays."""
     cost: float = 1.0
     """About how long it trains, in any unit; only the progress bar asks."""
@@ -99,8 +101,8 @@ class Job:
         """The values of `KEY` in its row."""
         data = () if self.data is None else ("--data", self.data.name)
         size = "" if self.data is None else str(self.data.size)
-        settings, flags = shlex.join([*data, *self.settings]), shlex.join(self.contender.flags)
-        return (self.name, str(self.seed), settings, flags, size)
+        settings = shlex.join([*data, *self.settings])
+        return (self.name, str(self.seed), settings, self.contender.flags, size)
 
     @property
     def folder(self) -> Path:
@@ -110,7 +112,7 @@ class Job:
 
     def flags(self) -> list[str]:
         """The flags of the trainer."""
-        flags = [*self.settings, *self.contender.flags, "--seed", str(self.seed)]
+        flags = [*self.settings, *self.contender.flags.split(), "--seed", str(self.seed)]
         if self.data is not None:
             flags = ["--data", self.data.flag, *flags]
         if self.embeddings is not None:
@@ -118,11 +120,15 @@ class Job:
         return [*flags, "--out", str(self.folder), "--resume", "auto"]
 
     def is_finished(self) -> bool:
-        """Whether the run folder holds all steps."""
-        try:
-            return json.loads((self.folder / "last" / "state.json").read_text("utf-8"))["step"] >= self.steps
-        except (OSError, ValueError, KeyError):
+        """Whether the run folder holds the scores of the last step and the weights."""
+        if not (self.folder / "best" / "state.json").exists():
             return False
+        return any(record["step"] >= self.steps for record in scores(self.folder))
+
+    def tidy(self) -> None:
+        """Drop the optimiser of a finished run, which is three quarters of its bytes; keep the weights."""
+        for name in ("last", "last.previous"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
 # ---- the record ----
@@ -174,11 +180,11 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
 
 def row_of(job: Job, threads: int) -> Row:
     """What a finished run says about itself."""
-    records = [json.loads(line) for line in (job.folder / "metrics.jsonl").read_text("utf-8").splitlines()]
     config = json.loads((job.folder / "config.json").read_text("utf-8"))
-    scored = [record for record in records if "loss/validation" in record][-1]
+    scored = scores(job.folder)[-1]
     seconds = 60 * scored["minutes"]  # of training: the trainers leave out data, evaluation and saving
     where = config["computed_on"].partition(",")[0]  # cpu, or the name of the GPU
+    counted = re.search(r", (\d+) threads", config["computed_on"])  # the run may be older than this call
     values: dict[str, Any] = {
         "loss": scored["loss/validation"],
         "bits_per_byte": scored.get("bits_per_byte", ""),
@@ -186,17 +192,30 @@ def row_of(job: Job, threads: int) -> Row:
         "group_accuracy": scored["accuracy/group"],
         "seconds": round(seconds, 2),
         "seconds_per_step": round(seconds / scored["step"], 4),
-        "peak_gib": round(max(record["memory/peak"] for record in records if "memory/peak" in record), 3),
+        "peak_gib": round(max(record["memory/peak"] for record in metrics(job.folder, "memory/peak")), 3),
         "parameters": config["parameters"],
         "head_parameters": config["head_parameters"],
         "steps": scored["step"],
         "items": scored.get("tokens", scored.get("images")),
         "training_items": config.get("training_tokens", config.get("training_images")),
-        "threads": threads,
+        "threads": counted[1] if counted else threads,
         "torch": config["torch"],
         "machine": machine() if where == "cpu" else where,
     }
     return dict(zip(KEY, job.key, strict=True)) | {name: str(values[name]) for name in RESULTS}
+
+
+def scores(run: Path) -> list[dict[str, Any]]:
+    """What a run's evaluations found."""
+    return metrics(run, "loss/validation")
+
+
+def metrics(run: Path, tag: str) -> list[dict[str, Any]]:
+    """The records of a run that have this tag; none if it has not begun."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    whole = [json.loads(line) for line in lines if line.endswith("}")]  # a kill may have torn the last one
+    return [record for record in whole if tag in record]
 
 
 # ---- the runs ----
@@ -225,14 +244,16 @@ def run_all(
             bar.set_description_str(f"run {number} of {len(jobs)}: {job.name}, seed {job.seed}")
             print(file=sys.stderr)  # the bar stays above the run's own line
             if not job.is_finished():
-                code = launch(job.trainer, job.flags(), threads)
+                code = launch(["-m", job.trainer, *job.flags()], threads)
                 if code == 2:  # bad input: the others would fail alike
                     raise ScriptError(f"{job.name} was refused by the trainer: see above")
                 if code or not job.is_finished():
                     failed.append(f"{job.name} (seed {job.seed}) ended with exit code {code}")
                     say(failed[-1])
                     continue
-            keep_row(record, row_of(job, threads))
+            if job.key not in map(key_of, read_rows(record)):  # it may have been trained for its embedding
+                keep_row(record, row_of(job, threads))
+            job.tidy()
             after(job)
             done += 1
             bar.update(job.contender.cost)
@@ -241,16 +262,18 @@ def run_all(
         raise ScriptError(f"{'; '.join(failed)}; call again to try them once more", code=1)
 
 
-def launch(module: str, flags: Iterable[str], threads: int) -> int:
-    """Run a trainer as a process of its own, on our terminal -> its exit code.
+def launch(arguments: Sequence[str], threads: int) -> int:
+    """Run Python with these arguments, on our terminal -> its exit code.
 
-    A signal goes on to the trainer, which saves before it ends; then we end, too.
+    A signal goes on to the process, which saves before it ends; then we end, too.
+
+    Raises:
+        ScriptError: after a signal.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    # By its module, not the installed command: it must be this environment's.
-    # In its own group, so that Ctrl-C reaches it once, through us: a second one would end it without saving.
-    command = [sys.executable, "-m", module, *flags]
-    process = subprocess.Popen(command, env=environment, process_group=0)
+    # This interpreter, not the installed command: it must be this environment's. In a group of its own, so
+    # that Ctrl-C reaches it once, through us: a second one would end it without saving.
+    process = subprocess.Popen([sys.executable, *arguments], env=environment, process_group=0)
     received: list[int] = []
 
     def pass_on(number: int, _: object) -> None:

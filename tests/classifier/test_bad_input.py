@@ -41,6 +41,7 @@ def test_a_run_folder_that_exists(train, complaint, finished):
     ("flags", "says"),
     [
         (("--head", "flat"), "head is 'grouped' there and 'flat' here"),
+        (("--modulation", "both"), "modulation is None there and 'both' here"),
         (("--only", "pattern=striped"), "num classes is 48 there and 96 here"),
         (("--grouping", "index", "--num-groups", 7), "groups is 6 there and 7 here"),
         (("--batch-size", 5), "images per step is 8 there and 10 here"),
@@ -101,6 +102,9 @@ def test_a_run_folder_that_cannot_be(train, complaint, tmp_path, out, says):
         (("--head", "nonsense"), "nonsense"),
         (("--nonsense",), "--nonsense"),
         (("--seed", 2**63), "--seed must be below 2^63"),
+        (("--head", "flat", "--modulation", "film"), "--modulation is for --head grouped, not flat"),
+        (("--chunk-size", 4), "--chunk-size is for --head flat, not grouped"),
+        (("--head", "flat", "--chunk-size", 0), "--chunk-size must be at least 1, got 0"),
         (("--images-per-class", 10**9), "--images-per-class must be 1..16384, got 1000000000"),
     ],
 )

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from classifier.cnn import Classifier, make_classifier, make_partition
+from classifier.config import ConfigError, TrainConfig
 from classifier.evaluate import evaluate
 from shapesgen import ShapesDataset
 from shapesgen.attributes import AttributeSpace
@@ -39,6 +40,37 @@ def test_scores_equal_a_count_on_the_dense_distribution(alone, head, num_groups)
     assert accuracies["accuracy/member_given_group"] == (in_group.argmax(1) == target).double().mean()
     assert accuracies["accuracy/top3"] == (dense.topk(3).indices == target[:, None]).any(1).double().mean()
     assert result.loss == pytest.approx(-dense.log().gather(1, target[:, None]).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        (("--head", "factored"), {"radices": (2, 1, 1, 12, 2, 1, 1, 1)}),
+        (("--modulation", "both"), {"modulation": "both"}),
+        (("--head", "flat", "--chunk-size", 3), {"chunk_size": 3}),
+    ],
+)
+def test_a_run_with_options_of_its_head_is_scored(train, score, tmp_path, flags, options):
+    out = tmp_path / "r"
+    result = train(*flags, "--max-steps", 1, "--out", out)
+    assert result.code == 0, result.err
+    config = json.loads((out / "config.json").read_text())
+    assert TrainConfig.from_json(config).head_options() == options
+    result = score(out, "--split", "validation", "--images", 12)
+    assert result.code == 0, result.err
+    scored = json.loads((out / "eval-validation.json").read_text())
+    trained = json.loads((out / "last" / "state.json").read_text())["metrics"]
+    assert scored["loss"] == pytest.approx(trained["loss/validation"], rel=1e-5)
+    assert scored["accuracy"]["group"] == pytest.approx(trained["accuracy/group"])
+
+
+def test_settings_of_older_runs_are_read(finished):
+    config = json.loads((finished / "config.json").read_text())
+    del config["modulation"], config["chunk_size"]
+    assert TrainConfig.from_json(config).head_options() == {}
+    del config["head"]
+    with pytest.raises(ConfigError, match="'head' is missing"):
+        TrainConfig.from_json(config)
 
 
 def test_attributes_are_counted_one_by_one(alone):

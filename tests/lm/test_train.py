@@ -16,9 +16,10 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lm.build import head_cost, parameter_table
-from lm.config import TrainConfig
+from lm.config import ConfigError, TrainConfig
 from lm.model import CompressedLM, CompressedLMConfig
 from lm.presets import PRESETS
+from sqrtvocab import Partition
 from sqrtvocab.training import read_metrics
 
 MEASURED = ("minutes", "speed/tokens_per_s", "memory/peak")  # differ from run to run
@@ -113,6 +114,8 @@ def test_a_checkpoint_is_a_model_of_transformers(finished):
         ("--head", "grouped", "--grouping", "index", "--no-prior", "--num-groups", 9),
         ("--head", "grouped-linear", "--tie-embeddings", "--backbone", "gpt-neo", "--num-layers", 3),
         ("--head", "adaptive", "--backbone", "llama"),
+        ("--head", "grouped", "--modulation", "film"),
+        ("--head", "flat", "--chunk-size", 7),
         ("--grouping", "random", "--checkpoint-activations", "--precision", "bf16", "--dropout", 0.1),
     ],
 )
@@ -134,6 +137,70 @@ def test_the_prior_is_there_from_the_first_step(run, tiny, tmp_path):
         run("train", *tiny, "--max-steps", 1, flag, "--out", tmp_path / flag)
         first[flag] = records(tmp_path / flag)[0]["loss/train"]
     assert first["--prior"] < first["--no-prior"] - 0.5
+
+
+# ---- groups by clusters ----
+
+
+@pytest.mark.parametrize("head", ["grouped-linear", "flat"])
+def test_clusters_of_a_runs_embeddings(run, tiny, finished, tmp_path, head):
+    """The groups are those of k-means on the embedding; afterwards neither it nor its run is needed."""
+    source, out = tmp_path / "source", tmp_path / "r"
+    shutil.copytree(finished, source)
+    flags = [*tiny, "--head", head, "--grouping", "clusters", "--embeddings", source, "--out", out]
+    result = run("train", *flags, "--max-steps", 2)
+    assert result.code == 0, result.err
+    vectors = load_file(finished / "best" / "model.safetensors")["backbone.wte.weight"]
+    sizes = torch.bincount(Partition(300).split(torch.arange(300))[0])
+    if head == "flat":
+        order = torch.tensor(json.loads((out / "order.json").read_text()))
+    else:
+        order = CompressedLM.from_pretrained(out / "best").head.partition.order
+    near = Partition(300, order=order).split(torch.arange(300))[0]
+    assert torch.equal(torch.bincount(near), sizes)
+    unit = torch.nn.functional.normalize(vectors)
+    alike = unit @ unit.T
+    same = near[:, None] == near
+    assert float(alike[same].mean()) > float(alike[~same].mean()) + 0.1
+    shutil.rmtree(source)
+    result = run("train", *flags, "--max-steps", 4, "--resume", "auto")
+    assert result.code == 0, result.err
+    result = run("eval", out, "--samples", 0, "--device", "cpu", "--checkpoint", "last")
+    assert result.code == 0, result.err
+    scored = json.loads((out / "eval.json").read_text())
+    trained = [row for row in records(out) if "loss/validation" in row][-1]
+    assert scored["loss"] == pytest.approx(trained["loss/validation"], abs=0.2)  # on other windows
+
+
+def test_resumed_clusters_are_as_if_never_stopped(run, tiny, finished, tmp_path):
+    flags = [*tiny, "--grouping", "clusters", "--embeddings", finished]
+    assert run("train", *flags, "--max-steps", 4, "--out", tmp_path / "whole").code == 0
+    assert run("train", *flags, "--max-steps", 2, "--out", tmp_path / "parts").code == 0
+    assert run("train", *flags, "--max-steps", 4, "--out", tmp_path / "parts", "--resume", "auto").code == 0
+    same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_bad_embeddings(run, complaint, tiny, finished, tmp_path):
+    flags = [*tiny, "--out", tmp_path / "r", "--grouping", "clusters"]
+    says = complaint(run("train", *flags, "--embeddings", tmp_path / "none"))
+    assert says.startswith(f"train_lm: --embeddings {tmp_path}/none: no such folder; expected the run folder")
+    (tmp_path / "empty").mkdir()
+    assert "no run folder" in complaint(run("train", *flags, "--embeddings", tmp_path / "empty"))
+    says = complaint(run("train", *flags, "--embeddings", finished, "--tokenizer", "train:310"))
+    assert "trained with another tokenizer" in says
+    assert "300 tokens" in says
+    assert "310 tokens" in says
+    assert not (tmp_path / "r").exists()
+
+
+def test_settings_of_older_runs_are_read(finished):
+    settings = json.loads((finished / "config.json").read_text())
+    for name in ("modulation", "chunk_size", "embeddings"):
+        del settings[name]
+    assert TrainConfig.from_json(settings).modulation is None
+    del settings["head"]
+    with pytest.raises(ConfigError, match="'head' is missing"):
+        TrainConfig.from_json(settings)
 
 
 # ---- stopping and going on ----
@@ -264,6 +331,11 @@ def test_all_bad_flags_at_once(run, complaint):
         (("--tokenizer", "nowhere"), "--tokenizer nowhere: no such file"),
         (("--data", "nowhere"), "--data nowhere: no such file or folder"),
         (("--head", "grouped", "--tie-embeddings"), "--tie-embeddings: --head grouped has no weight"),
+        (("--modulation", "film"), "--modulation is for --head grouped, not grouped-linear"),
+        (("--head", "grouped", "--chunk-size", 4), "--chunk-size is for --head flat, not grouped"),
+        (("--head", "flat", "--chunk-size", 0), "--chunk-size must be at least 1, got 0"),
+        (("--grouping", "clusters"), "--grouping clusters needs --embeddings"),
+        (("--embeddings", "runs/x"), "--embeddings is for --grouping clusters, not frequency"),
         (("--device", "cuda"), "--device cuda: torch"),
     ],
 )

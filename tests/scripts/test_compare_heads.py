@@ -2,7 +2,6 @@
 
 import csv
 import math
-import shlex
 import statistics
 
 import pytest
@@ -186,7 +185,7 @@ def test_every_contender_is_a_command_that_its_trainer_takes(script):
         for job in compare.plan(config, comparison, []):
             parsed = tyro.cli(kind, args=job.flags())
             assert parsed.max_steps == job.steps == parsed.eval_every
-            assert shlex.join(job.contender.flags).startswith(f"--head {parsed.head}")
+            assert job.contender.flags.startswith(f"--head {parsed.head}")
             assert parsed.out == job.folder
         assert set(comparison.like) | set(comparison.like.values()) <= set(comparison.contenders)
 

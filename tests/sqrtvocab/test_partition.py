@@ -1,10 +1,12 @@
 """Partition against the paper's formulas, literally, and its promises on any V, G and order."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sqrtvocab import Partition
@@ -166,3 +168,83 @@ def test_bad_radices_and_counts():
         Partition.aligned([3, 0])
     with pytest.raises(ValueError, match="counts"):
         Partition.by_frequency(torch.ones(2, 3))
+
+
+# ---- clusters ----
+
+
+@given(
+    v=st.integers(1, 60),
+    data=st.data(),
+    kind=st.sampled_from(["random", "equal", "zero"]),
+    seed=st.integers(0, 3),
+)
+@settings(max_examples=30)
+def test_clusters_fill_every_group_exactly(v, data, kind, seed):
+    g = data.draw(st.integers(1, v))
+    counts = data.draw(st.none() | st.lists(st.integers(0, 3), min_size=v, max_size=v))
+    torch.manual_seed(seed)
+    vectors = {"random": torch.randn(v, 3), "equal": torch.ones(v, 3), "zero": torch.zeros(v, 3)}[kind]
+    partition = Partition.by_clusters(vectors, g, counts, seed)
+    assert sorted(partition.order.tolist()) == list(range(v))
+    group, _ = partition.split(torch.arange(v))
+    assert torch.equal(torch.bincount(group, minlength=g), partition.sizes())
+    again = Partition.by_clusters(vectors, g, counts, seed)
+    assert torch.equal(again.order, partition.order)
+
+
+def planted(clusters=8, members=10, noise=0.2):
+    """Vectors around a few directions, of any length, and the direction of each."""
+    label = torch.arange(clusters * members) % clusters
+    directions = torch.eye(clusters)[label]
+    length = torch.rand(len(label), 1) * 20 + 0.1
+    return length * (directions + noise * torch.rand(len(label), clusters)), label
+
+
+def test_similar_vectors_share_a_group():
+    vectors, label = planted()
+    group, _ = Partition.by_clusters(vectors, 8).split(torch.arange(80))
+    for g in range(8):
+        assert len(set(label[group == g].tolist())) == 1
+
+
+def test_classes_that_never_occur_do_not_spoil_the_clusters():
+    """Half of the classes are noise, larger than what was learnt, and have no count."""
+    vectors, label = planted()
+    everything = torch.cat([vectors, 100 * torch.randn(80, 8)])
+    counts = torch.cat([torch.randint(1, 1000, (80,)), torch.zeros(80, dtype=torch.int64)])
+    partition = Partition.by_clusters(everything, 8, counts)
+    group, member = partition.split(torch.arange(160))
+    for g in range(8):
+        assert len(set(label[group[:80] == g].tolist())) == 1
+    assert int(member[:80].max()) == 9  # before those that never occur
+    ordered = counts[partition.order].view(8, 20)
+    assert bool((ordered.diff(dim=1) <= 0).all())  # the most frequent first
+
+
+def test_a_cluster_that_is_too_large_keeps_the_nearest():
+    """Six vectors near one direction, with room for four: the two farthest must go."""
+    angles = torch.tensor([0.0, 0.01, -0.01, 0.02, 0.4, 0.5, 3.0, 3.1])
+    vectors = torch.stack([angles.cos(), angles.sin()], 1)
+    group, _ = Partition.by_clusters(vectors, 2).split(torch.arange(8))
+    assert len(set(group[:4].tolist())) == 1
+    assert set(group[4:].tolist()) == {1 - int(group[0])}
+
+
+@pytest.mark.parametrize(
+    ("vectors", "options", "message"),
+    [
+        (torch.ones(5), {}, r"vectors must have shape \[V, d\], got \[5\]"),
+        (torch.full((5, 2), torch.nan), {}, "vectors must be finite"),
+        (torch.ones(5, 2), {"num_groups": 6}, "num_groups must be between 1 and num_classes = 5"),
+        (torch.ones(5, 2), {"counts": torch.ones(4)}, r"counts must have shape \[5\]"),
+    ],
+)
+def test_bad_vectors(vectors, options, message):
+    with pytest.raises(ValueError, match=message):
+        Partition.by_clusters(vectors, **options)
+
+
+def test_nobody_else_needs_scikit_learn():
+    code = "import sys; import sqrtvocab; assert not {'sklearn', 'scipy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,141 @@
+"""What `compare_heads.py` compares: the heads, as flags of the trainers, and what to say about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from records import Contender
+
+# Cheap ones first. Every flag is spelled out: a row must keep its meaning when a default changes.
+LM = {
+    "grouped-linear": Contender(
+        "grouped-linear, frequency, prior", "--head grouped-linear --grouping frequency --prior"
+    ),
+    "grouped": Contender(
+        "grouped, index, no prior (the paper's)", "--head grouped --grouping index --no-prior"
+    ),
+    "grouped-prior": Contender("grouped, frequency, prior", "--head grouped --grouping frequency --prior"),
+    "grouped-film": Contender(
+        "grouped film, frequency, prior", "--head grouped --modulation film --grouping frequency --prior"
+    ),
+    "grouped-both": Contender(
+        "grouped both, frequency, prior", "--head grouped --modulation both --grouping frequency --prior"
+    ),
+    "grouped-linear-tied": Contender(
+        "grouped-linear tied, frequency, prior",
+        "--head grouped-linear --tie-embeddings --grouping frequency --prior",
+    ),
+    "grouped-linear-no-prior": Contender(
+        "grouped-linear, frequency, no prior", "--head grouped-linear --grouping frequency --no-prior"
+    ),
+    "grouped-linear-index": Contender(
+        "grouped-linear, index, prior", "--head grouped-linear --grouping index --prior"
+    ),
+    "grouped-linear-random": Contender(
+        "grouped-linear, random, prior", "--head grouped-linear --grouping random --prior"
+    ),
+    "grouped-linear-clusters": Contender(
+        "grouped-linear, clusters, prior",
+        "--head grouped-linear --grouping clusters --prior",
+        embeddings_of="grouped-linear",
+    ),
+    "adaptive": Contender(
+        "adaptive, frequency, prior", "--head adaptive --grouping frequency --prior", cost=2
+    ),
+    "flat-chunked": Contender(  # 51 MB of logits at a time
+        "flat chunked, prior", "--head flat --chunk-size 256 --grouping frequency --prior", cost=5
+    ),
+    "flat-tied": Contender(
+        "flat tied, no prior (GPT-2's own)",
+        "--head flat --tie-embeddings --grouping frequency --no-prior",
+        cost=8,
+    ),
+    "flat-tied-prior": Contender(
+        "flat tied, prior", "--head flat --tie-embeddings --grouping frequency --prior", cost=8
+    ),
+    "flat": Contender("flat, prior", "--head flat --grouping frequency --prior", cost=8),
+}
+
+IMAGES = {
+    "factored": Contender("factored: a softmax for each attribute", "--head factored --grouping aligned"),
+    "grouped": Contender("grouped, aligned", "--head grouped --grouping aligned"),
+    "grouped-index": Contender("grouped, index (the paper's)", "--head grouped --grouping index"),
+    "grouped-random": Contender("grouped, random", "--head grouped --grouping random"),
+    "grouped-film": Contender("grouped film, aligned", "--head grouped --modulation film --grouping aligned"),
+    "grouped-both": Contender("grouped both, aligned", "--head grouped --modulation both --grouping aligned"),
+    "adaptive": Contender("adaptive, by index", "--head adaptive --grouping aligned", cost=1.5),
+    "grouped-linear": Contender(
+        "grouped-linear, aligned", "--head grouped-linear --grouping aligned", cost=2
+    ),
+    "flat-chunked": Contender(  # 12 MB of logits at a time
+        "flat chunked", "--head flat --chunk-size 16 --grouping aligned", cost=3
+    ),
+    "flat": Contender("flat", "--head flat --grouping aligned", cost=3),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the two experiments differ in."""
+
+    name: str
+    trainer: str  # the module
+    program: str  # the command that is the same
+    item: str
+    title: str
+    contenders: dict[str, Contender]
+    quick: tuple[str, ...]  # the contenders of --quick
+    columns: dict[str, str]  # column of the record -> heading: what a table shows beside the loss
+    like: dict[str, str]  # contender -> the flat head to compare it with, like for like
+    notes: tuple[str, ...]
+
+
+MEMORY_NOTE = "Peak memory is that of the whole process, Python and its libraries included."
+
+COMPARISONS = {
+    "lm": Comparison(
+        name="lm",
+        trainer="lm.train",
+        program="train_lm",
+        item="token",
+        title="Heads compared on text",
+        contenders=LM,
+        quick=(
+            "grouped-linear", "grouped", "grouped-film", "grouped-linear-tied", "grouped-linear-clusters",
+            "adaptive", "flat-chunked", "flat",
+        ),
+        columns={"bits_per_byte": "bits per byte", "accuracy": "token accuracy"},
+        like={
+            "grouped-linear": "flat",
+            "grouped-linear-clusters": "flat",
+            "adaptive": "flat",
+            "grouped-linear-tied": "flat-tied-prior",
+        },
+        notes=(
+            "*clusters*: groups of similar token embeddings, taken from the run of `grouped-linear` with the "
+            "same seed. The seconds of that run are not counted; the peak memory includes the clustering.",
+            "*adaptive* has a structure of its own and needs classes sorted by frequency.",
+            "The head's parameters are those it adds: a tied one shares the embedding's.",
+            MEMORY_NOTE,
+        ),
+    ),
+    "images": Comparison(
+        name="images",
+        trainer="classifier.train",
+        program="train_classifier",
+        item="image",
+        title="Heads compared on images",
+        contenders=IMAGES,
+        quick=("factored", "grouped", "grouped-index", "grouped-film", "adaptive", "flat-chunked", "flat"),
+        columns={"accuracy": "accuracy", "group_accuracy": "group accuracy"},
+        like={},
+        notes=(
+            "No prior: all classes are equally frequent, so it would change nothing.",
+            "*factored* is told the whole structure of the label, which the others are not (*aligned* groups "
+            "follow a part of it): a bound, not a rival.",
+            "Group accuracy is that of the aligned groups, except for *index* and *random*, which have their "
+            "own; of a head without groups it is the group of its most probable class.",
+            MEMORY_NOTE,
+        ),
+    ),
+}  # fmt: skip

@@ -1,0 +1,306 @@
+"""The paper's Table 1: how good the models are, by validation loss, with its judge's scores beside.
+
+    python scripts/table1_quality.py --data tinystories --steps 400
+    python scripts/table1_quality.py --data FOLDER --hidden-sizes 128 --max-minutes 60   # a part
+    python scripts/table1_quality.py --quick                                             # under two minutes
+    python scripts/table1_quality.py --redraw                                            # only the table
+
+The paper graded stories and gave no loss. Validation loss compares models without a judge; if
+OPENAI_API_KEY (and OPENAI_BASE_URL) name a server, `judge_lm` grades our models, too. The record is
+--out/quality.csv: what is there is not trained again. A run that was stopped is resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from records import (
+    Contender,
+    Data,
+    Job,
+    Mean,
+    Row,
+    ScriptError,
+    keep_row,
+    key_of,
+    launch,
+    markdown_table,
+    paired,
+    read_rows,
+    run_all,
+    say,
+    write_file,
+)
+
+MODELS = {
+    "grouped": Contender(
+        "ours: GPT-2 with the paper's head",
+        "--backbone gpt2 --head grouped --grouping index --no-prior",
+    ),
+    "grouped-linear": Contender(
+        "ours: GPT-2 with the default head",
+        "--backbone gpt2 --head grouped-linear --grouping frequency --prior",
+    ),
+    "gpt2": Contender("GPT-2", "--backbone gpt2 --head flat --tie-embeddings --no-prior", cost=8),
+    "gpt-neo": Contender("GPT-Neo", "--backbone gpt-neo --head flat --tie-embeddings --no-prior", cost=9),
+}
+SCORES = ("grammar", "creativity", "consistency", "plot", "age")
+PAPER = {
+    ("gpt2", 128): (3.8, 4.22, 3.7, 2.95, 4.55),
+    ("gpt2", 256): (4.65, 3.6, 6.05, 4.82, 4.75),
+    ("gpt2", 512): (5.82, 3.9, 7.15, 5.75, 4.9),
+    ("gpt-neo", 128): (3.7, 3.72, 4.05, 2.97, 4.5),
+    ("gpt-neo", 256): (4.77, 4.1, 5.85, 4.57, 4.65),
+    ("gpt-neo", 512): (5.15, 4.17, 6.65, 5.22, 5.0),
+    ("grouped", 128): (3.53, 3.62, 4.5, 3.25, 4.55),
+    ("grouped", 256): (4.85, 4.3, 5.87, 4.47, 4.7),
+    ("grouped", 512): (5.15, 4.025, 6.7, 5.475, 4.96),
+}
+ORDER = ("gpt2", "gpt-neo", "grouped", "grouped-linear")  # of the table; training begins with the cheap ones
+
+
+@dataclass(frozen=True)
+class Config:
+    """The paper's Table 1: validation loss of all its models and of ours, and the judge's scores."""
+
+    data: str | None = None
+    """As `train_lm --data`, but not auto."""
+    models: tuple[str, ...] = tuple(MODELS)
+    """Which of them."""
+    hidden_sizes: tuple[int, ...] = (128, 256, 512)
+    """Widths of the hidden state; the paper has these three."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds; each model is trained with each of them."""
+    steps: int = 400
+    """Optimiser steps of each run; the learning rate falls to zero over them."""
+    batch_size: int = 8
+    """Sequences of 512 tokens in a step; the paper has 32."""
+    eval_tokens: int = 131_072
+    """Validation tokens, scored once at the end."""
+    judge_model: str = "gpt-4o-mini"
+    """The judge's name on its server."""
+    threads: int = 2
+    """Torch threads of a run."""
+    max_minutes: float | None = None
+    """Begin no further run after so many minutes; call again for the rest."""
+    out: Path | None = None
+    """Folder for quality.csv and quality.md; docs/results by default, runs/table1-quick with --quick."""
+    runs: Path = Path("runs/table1")
+    """Folder for the runs: tensorboard --logdir RUNS."""
+    quick: bool = False
+    """Tiny models on built-in stories, to see everything work; the figures mean nothing."""
+    redraw: bool = False
+    """Train and judge nothing: make the table from the record."""
+
+    def check(self) -> list[str]:
+        """What is wrong with the flags."""
+        unknown = [name for name in self.models if name not in MODELS]
+        found = [f"--models {name}: expected some of {', '.join(MODELS)}" for name in unknown]
+        for name in ("steps", "batch_size", "eval_tokens", "threads"):
+            if getattr(self, name) < 1:
+                found.append(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        if bad := [size for size in self.hidden_sizes if size < 8 or size % 8]:
+            found.append(f"--hidden-sizes {bad[0]}: expected multiples of 8, the number of attention heads")
+        if not self.seeds or min(self.seeds) < 0:
+            found.append("--seeds must be at least one number, none negative")
+        if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
+            found.append(f"--max-minutes must be a positive number, got {self.max_minutes}")
+        if not (self.quick or self.redraw) and self.data in (None, "auto"):
+            found.append("--data must name the text: tinystories, stories:N, a file or a folder")
+        return found
+
+
+def plan(config: Config, rows: Sequence[Row]) -> list[Job]:
+    """The runs that the record lacks: seed by seed, small before large."""
+    shape, steps, tokens = (
+        "--num-layers 8 --num-attention-heads 8 --seq-len 512",
+        config.steps,
+        config.eval_tokens,
+    )
+    data, sizes, batch = Data.of(str(config.data)), config.hidden_sizes, config.batch_size
+    if config.quick:
+        shape, steps, tokens = "--num-layers 2 --num-attention-heads 2 --seq-len 64", 6, 2_048
+        data, sizes, batch = Data.of("stories:200"), (16, 32), 4
+    length = f"--max-steps {steps} --epochs 1000 --warmup-steps {min(100, steps // 4)} --eval-every {steps}"
+    rest = f"{shape} --batch-size {batch} {length} --eval-tokens {tokens} --sample-every 0"
+    known = {key_of(row) for row in rows}
+
+    def job_of(name: str, size: int, seed: int) -> Job:
+        settings = tuple(f"--hidden-size {size} {rest}".split())
+        return Job("lm.train", name, MODELS[name], seed, settings, steps, config.runs, data)
+
+    jobs = [
+        job_of(name, size, seed)
+        for seed in dict.fromkeys(config.seeds)
+        for size in dict.fromkeys(sizes)
+        for name in MODELS
+        if name in config.models
+    ]
+    return [job for job in jobs if job.key not in known]
+
+
+# ---- the judge ----
+
+
+def has_judge() -> bool:
+    """Whether the environment names a server that can grade."""
+    return bool(os.environ.get("OPENAI_API_KEY", "").strip())
+
+
+def grade(folder: Path, row: Row, record: Path, config: Config) -> bool:
+    """Let the judge read a run's stories and add the scores to its row -> whether there are scores now."""
+    command = ["-c", "from lm.cli import judge_main; raise SystemExit(judge_main())", str(folder)]
+    if launch([*command, "--model", config.judge_model], config.threads):
+        return False
+    document = json.loads((folder / "judge.json").read_text("utf-8"))
+    scores = {name: str(round(document["scores"][name]["mean"], 3)) for name in SCORES}
+    keep_row(record, {**row, **scores, "judge": config.judge_model, "graded": str(document["valid"])})
+    return True
+
+
+def grade_all(record: Path, config: Config) -> None:
+    """Grade the runs whose rows have no scores yet.
+
+    Raises:
+        ScriptError: the judge failed on some, or their runs are gone.
+    """
+    if not has_judge():
+        return
+    jobs = {job.key: job for job in plan(config, [])}
+    missing = [row for row in read_rows(record) if key_of(row) in jobs and not row.get("grammar")]
+    ungraded = [row for row in missing if not jobs[key_of(row)].is_finished()]
+    for row in missing:
+        job = jobs[key_of(row)]
+        if row not in ungraded:
+            say(f"judging {job.folder} with {config.judge_model}")
+            if not grade(job.folder, row, record, config):
+                ungraded.append(row)
+    if ungraded:
+        names = ", ".join(f"{row['contender']} (seed {row['seed']})" for row in ungraded)
+        raise ScriptError(
+            f"no scores for {names}: the judge failed, or the run is not in {config.runs}", code=1
+        )
+
+
+# ---- table ----
+
+
+def size_of(row: Row) -> int:
+    """The hidden size that a row's settings name."""
+    words = row["settings"].split()
+    return int(words[words.index("--hidden-size") + 1])
+
+
+def shared_settings(row: Row) -> str:
+    """A row's settings without the hidden size: what all rows of a table have in common."""
+    words = row["settings"].split()
+    place = words.index("--hidden-size")
+    return " ".join(words[:place] + words[place + 2 :])
+
+
+def document(rows: Sequence[Row]) -> str:
+    """The whole Markdown page: a table for each of the settings in the record."""
+    lines = [
+        "# Table 1: quality",
+        "",
+        "Made by `python scripts/table1_quality.py` from [its record](quality.csv). The paper grades stories "
+        "(grammar, creativity, consistency, plot, from 1 to 10, and the writer's age) after one epoch of "
+        "TinyStories and gives no loss. Here the models have seen less text, as the heading says; compare "
+        "them with each other. Validation loss in nats; ± is half of a 95 % interval over seeds (Student t), "
+        "n the number of seeds.",
+    ]
+    for setting, size in dict.fromkeys((shared_settings(row), row["data_bytes"]) for row in rows):
+        mine = [row for row in rows if (shared_settings(row), row["data_bytes"]) == (setting, size)]
+        first = mine[0]
+        per_step = -(-int(first["items"]) // int(first["steps"]))
+        places = ", ".join(dict.fromkeys(f"{row['machine']}, torch {row['torch']}" for row in mine))
+        lines += [
+            "",
+            f"## {int(first['steps']):,} steps of {per_step:,} tokens",
+            "",
+            f"`{setting}`, {int(first['training_items']):,} tokens to train on. {places}.",
+            "",
+            *table(mine),
+            "",
+            "```bash",
+            f'settings="{setting}"',
+            *(f"train_lm $settings --hidden-size 128 {MODELS[name].flags}  # {name}" for name in ORDER),
+            "```",
+        ]
+    lines += [
+        "",
+        "- GPT-2 and GPT-Neo have the flat head tied to the embedding, as in `transformers`; GPT-Neo attends "
+        "to 256 tokens in every other layer.",
+        "- *the paper's head*: `grouped`, consecutive token ids, no prior. *the default head*: "
+        "`grouped-linear`, groups by frequency, prior.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """A line for each model and size, as in the paper, with what it says about them."""
+    losses: dict[tuple[str, int], dict[str, float]] = {}
+    for row in rows:
+        losses.setdefault((row["contender"], size_of(row)), {})[row["seed"]] = float(row["loss"])
+    lines = []
+    for name in ORDER:
+        for size in sorted(size for model, size in losses if model == name):
+            mine = [row for row in rows if (row["contender"], size_of(row)) == (name, size)]
+            loss = Mean.of(list(losses[name, size].values()))
+            gap = None if name == "gpt2" else paired(losses[name, size], losses.get(("gpt2", size), {}))
+            bits = Mean.of([float(row["bits_per_byte"]) for row in mine])
+            graded = [row for row in mine if row.get("grammar")]
+            ours = [Mean.of([float(row[score]) for row in graded]) for score in SCORES] if graded else []
+            lines.append([
+                MODELS[name].title, str(size), f"{int(mine[0]['parameters']):,}", str(loss.n), loss.show(3),
+                "" if gap is None else gap.show(3, "+"), bits.show(3),
+                ", ".join(f"{score:g}" for score in PAPER.get((name, size), ())) or "not in the paper",
+                ", ".join(f"{score.value:.2f}" for score in ours) or "no judge",
+            ])  # fmt: skip
+    head = ["model", "hidden", "parameters", "n", "validation loss", "less GPT-2's", "bits per byte"]
+    return markdown_table([*head, "the paper's scores", "ours"], lines)
+
+
+def main(config: Config) -> None:
+    """Train, grade, tabulate."""
+    if problems := config.check():
+        raise ScriptError("; ".join(problems))
+    out = config.out or Path("runs/table1-quick" if config.quick else "docs/results")
+    record, page = out / "quality.csv", out / "quality.md"
+
+    def report(_: Job | None = None) -> None:
+        if found := read_rows(record):
+            write_file(page, lambda draft: draft.write_text(document(found), "utf-8"))
+
+    rows = read_rows(record)
+    if config.redraw:
+        if not rows:
+            raise ScriptError(f"--redraw: no row in {record}; --out names the folder of another record")
+    else:
+        jobs = plan(config, rows)
+        say(f"{len(jobs)} runs to do; watch them with: tensorboard --logdir {config.runs}")
+        if not has_judge():
+            say("no judge: OPENAI_API_KEY (and OPENAI_BASE_URL, for a server of your own) would name one")
+        run_all(jobs, record, config.threads, config.max_minutes, report)
+        try:
+            grade_all(record, config)
+        finally:
+            report()
+    report()
+    print(f"{page}, {record}")
+
+
+if __name__ == "__main__":
+    arguments = tyro.cli(Config, description=__doc__)
+    try:
+        main(arguments)
+    except ScriptError as problem:
+        print(f"table1_quality: {problem}", file=sys.stderr)
+        raise SystemExit(problem.code) from None

@@ -64,8 +64,13 @@ def refuse(message: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def folder(out: Path) -> Path:
-    """The folder of `--out`, made if need be, or the end of the script."""
+def folder(out: Path | None, quick: bool = False) -> Path:
+    """The folder of `--out`, made if need be, or the end of the script.
+
+    Without `--out` it is docs/results, for `--quick` one that git does not look at: a trial must not replace
+    results.
+    """
+    out = out or Path("runs/quick-results" if quick else "docs/results")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -112,7 +112,7 @@ def test_dropout_in_a_step():
 
     with as_on(GPUS["a10g"]):
         without, with_dropout = (simulate(lambda p=p: make(p)).activations for p in (0.0, 0.1))
-    # And in the backward pass a gradient that goes in and one that comes out, with one mask less.
+    # And the output of the last, which the linear layer keeps; without dropout that is the input itself.
     assert with_dropout - without == layers * rows * width + 4 * rows * width
 
 

@@ -308,8 +308,8 @@ def against_the_paper(rows: list[dict[str, Any]], peaks: Peaks) -> list[str]:
         ),
         f"Of all settings `{most}` is near the most:",
         "\n".join(f"- {told}: {'; '.join(found[most][place]) or 'none'}." for place, told in PLACES.items()),
-        f"The near ones leave {min(room):.1f} to {max(room):.1f} GiB for the allocator's fragmentation. The "
-        "paper's GB are taken for GiB. Were they 10⁹ bytes, this setting would be near "
+        (f"The near ones leave {min(room):.1f} to {max(room):.1f} GiB for fragmentation. " if room else "")
+        + "The paper's GB are taken for GiB. Were they 10⁹ bytes, this setting would be near "
         f"{in_gb.count('near')} of them and above {in_gb.count('above')}.",
     ]
 

@@ -7,25 +7,23 @@
 Hidden 64, 4 layers, 2 attention heads (`train_lm --preset ablation --num-groups G`), G from 1 to V. Memory is
 that of the 32 x 512 step, float32, exact. For the loss every G is really trained: with 300 steps of 8
 sequences a run takes some minutes on two CPU cores near √V and up to an hour at G = 1 and G = V, whose heads
-are as wide as a flat one. Runs are resumed, and ablation.csv is the record: a G that is there with the same
-settings is not computed again, so the work can be done in parts (--groups). Writes ablation.md, ablation.csv
-and ablation.png.
+are as wide as a flat one. Runs are resumed, and ablation.csv and ablation_loss.csv are the record: a G that
+is there with the same settings is not computed again, so the work can be done in parts (--groups). Writes
+them, ablation.md and ablation.png.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import shlex
-import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 from lm_contenders import Setting, Shape, simulate_training
+from records import KEY, Contender, Data, Job, Row, ScriptError, key_of, read_rows, run_all
 from results import (
     GRID,
     INK,
@@ -34,18 +32,18 @@ from results import (
     command_line,
     folder,
     read_csv,
-    refuse,
     table,
     write_csv,
     write_figure,
     write_page,
 )  # fmt: skip
 
+from flags import ConfigError, at_least, one_line_errors
+
 # torch is imported where it is used: --help must not wait for it.
 
 VOCABULARY = 50257
-MEMORY_COLUMNS = ("peak_bytes", "logits_bytes", "head_parameters", "memory_settings")
-LOSS_COLUMNS = ("loss", "group_loss", "loss_settings")
+MEMORY_COLUMNS = ("groups", "peak_bytes", "logits_bytes", "head_parameters", "memory_settings")
 BLUE = "#2a78d6"
 
 
@@ -59,8 +57,8 @@ class Config:
     """Only these numbers of groups, to do the work in parts; the whole grid by default."""
     points: int = 12
     """Steps of the grid from 1 to V, evenly on a logarithmic scale; floor(√V) is always one of them."""
-    data: str = "auto"
-    """As `train_lm --data`."""
+    data: str | None = None
+    """As `train_lm --data`, but not auto, which may mean two texts. Needed for the loss."""
     steps: int = 300
     """Optimiser steps of each run."""
     batch_size: int = 8
@@ -72,21 +70,24 @@ class Config:
     threads: int = 2
     """Torch threads of a run."""
     quick: bool = False
-    """A small vocabulary and short sequences for the memory, to see that everything works."""
+    """A small vocabulary and short sequences for the memory, to see that everything works; written to
+    runs/quick-results."""
     runs: Path = Path("runs/ablation")
     """Folder for the training runs."""
-    out: Path = Path("docs/results")
-    """Folder for ablation.md, ablation.csv and ablation.png."""
+    out: Path | None = None
+    """Folder for ablation.md, ablation.csv, ablation_loss.csv and ablation.png; docs/results by default."""
 
     def __post_init__(self) -> None:
-        for name in ("points", "steps", "batch_size", "seq_len", "threads"):
-            if getattr(self, name) < 1:
-                refuse(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        problems = at_least(self, 1, "points", "steps", "batch_size", "seq_len", "threads")
         if self.quick and self.only != "memory":
-            refuse("--quick is for --only memory; for the loss lower --steps")
+            problems.append("--quick is for --only memory; for the loss lower --steps")
+        elif self.data in (None, "auto") and self.only != "memory":
+            problems.append("--data: name the text to train on (not auto), or say --only memory")
         vocabulary = self.shape().vocab_size
         if self.groups and not 1 <= min(self.groups) <= max(self.groups) <= vocabulary:
-            refuse(f"--groups must lie between 1 and V = {vocabulary}, got {min(self.groups)}")
+            problems.append(f"--groups must lie between 1 and V = {vocabulary}, got {self.groups}")
+        if problems:
+            raise ConfigError("; ".join(problems))
 
     def shape(self) -> Shape:
         """Of the step whose memory is counted."""
@@ -107,8 +108,6 @@ def grid(vocabulary: int, points: int) -> list[int]:
 
 def measure_memory(shape: Shape, groups: int) -> dict[str, Any]:
     """Memory of a step with so many groups, from shapes."""
-    from dataclasses import replace
-
     import torch
 
     from sqrtvocab import Partition, make_head
@@ -119,9 +118,8 @@ def measure_memory(shape: Shape, groups: int) -> dict[str, Any]:
         partition = Partition(shape.vocab_size, groups)
         head = make_head("grouped", shape.hidden_size, shape.vocab_size, partition=partition)
     parameters = sum(parameter.numel() for parameter in head.parameters())
-    return dict(
-        zip(MEMORY_COLUMNS, (memory.peak, memory.logits, parameters, memory_settings(shape)), strict=True)
-    )
+    figures = (groups, memory.peak, memory.logits, parameters, memory_settings(shape))
+    return dict(zip(MEMORY_COLUMNS, figures, strict=True))
 
 
 def memory_settings(shape: Shape) -> str:
@@ -131,45 +129,54 @@ def memory_settings(shape: Shape) -> str:
     )
 
 
-def loss_settings(config: Config) -> str:
-    return (
-        f"data={config.data} steps={config.steps} batch={config.batch_size}x{config.seq_len} "
-        f"seed={config.seed}"
+def job_of(config: Config, groups: int) -> Job:
+    """The training with so many groups."""
+    flags = {
+        "preset": "ablation", "epochs": 1000, "max-steps": config.steps,
+        "warmup-steps": min(100, max(1, config.steps // 10)), "batch-size": config.batch_size,
+        "seq-len": config.seq_len, "eval-every": -(-config.steps // 3), "sample-every": 0,
+        "eval-tokens": 131_072,
+    }  # fmt: skip
+    return Job(
+        trainer="lm.train",
+        name=f"groups-{groups}",
+        contender=Contender(f"{groups} groups", ("--num-groups", str(groups))),
+        seed=config.seed,
+        settings=tuple(part for key, value in flags.items() for part in (f"--{key}", str(value))),
+        steps=config.steps,
+        runs=config.runs,
+        data=Data.of(str(config.data)),
     )
 
 
-def command(config: Config, groups: int) -> list[str]:
-    """The `train_lm` call of one point."""
-    warmup = min(100, max(1, config.steps // 10))
-    flags = {
-        "preset": "ablation", "num-groups": groups, "data": config.data, "epochs": 1000,
-        "max-steps": config.steps, "warmup-steps": warmup, "batch-size": config.batch_size,
-        "seq-len": config.seq_len, "eval-every": config.steps, "sample-every": 0, "eval-tokens": 131_072,
-        "seed": config.seed, "out": config.runs / f"groups-{groups}-steps-{config.steps}-seed-{config.seed}",
-        "resume": "auto",
-    }  # fmt: skip
-    return ["train_lm", *(part for key, value in flags.items() for part in (f"--{key}", str(value)))]
+def losses(rows: Sequence[Row], config: Config) -> list[Row]:
+    """The rows with the settings asked for, or, where no loss is asked for, with those that most have."""
+
+    def settings(row: Row) -> tuple[str, ...]:
+        return (row["settings"], row["seed"], row["data_bytes"])
+
+    if config.quick or not rows:
+        return []
+    if config.only != "memory":
+        wanted = settings(dict(zip(KEY, job_of(config, 1).key, strict=True)))
+    else:
+        known = [settings(row) for row in rows]
+        wanted = max(known, key=known.count)
+    return [row for row in rows if settings(row) == wanted]
 
 
-def measure_loss(config: Config, groups: int) -> dict[str, Any]:
-    """Train, or go on training, and read the last validation loss.
-
-    Raises:
-        RunError: if the run failed.
-    """
-    from sqrtvocab.training import RunError
-
-    call = command(config, groups)
-    print(shlex.join(call), file=sys.stderr)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(config.threads)}
-    # The installed command, by its module: it must be this environment's.
-    if code := subprocess.run([sys.executable, "-m", "lm.train", *call[1:]], env=environment).returncode:
-        raise RunError(f"train_lm with {groups} groups ended with exit code {code}")
-    path = Path(call[call.index("--out") + 1]) / "metrics.jsonl"
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    last = [row for row in rows if "loss/validation" in row][-1]
-    group_loss = next((row["loss/group"] for row in reversed(rows) if "loss/group" in row), "")
-    return dict(zip(LOSS_COLUMNS, (last["loss/validation"], group_loss, loss_settings(config)), strict=True))
+def joined(memory: Iterable[dict[str, Any]], loss: Sequence[Row], config: Config) -> list[dict[str, Any]]:
+    """A row for each number of groups with its memory and its loss, "" where there is none."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in memory:
+        if row["memory_settings"] == memory_settings(config.shape()):
+            found[int(row["groups"])] = {**row, "loss": "", "loss_settings": ""}
+    for row in losses(loss, config):
+        groups = int(row["contender"].removeprefix("groups-"))
+        empty = {**dict.fromkeys(MEMORY_COLUMNS, ""), "groups": groups}
+        settings = f"`{row['settings']} --seed {row['seed']}`"
+        found[groups] = {**found.get(groups, empty), "loss": row["loss"], "loss_settings": settings}
+    return [found[groups] for groups in sorted(found)]
 
 
 def pages(rows: list[dict[str, Any]], config: Config) -> list[str]:
@@ -210,13 +217,6 @@ def pages(rows: list[dict[str, Any]], config: Config) -> list[str]:
             "√V, and 3.7 to 3.9 for most group sizes around it."
         )
     return parts
-
-
-def comparable(rows: list[dict[str, Any]], config: Config) -> list[dict[str, Any]]:
-    """The rows, without losses of other settings than those asked for, or than most rows have."""
-    known = [row["loss_settings"] for row in rows if row["loss_settings"]]
-    wanted = loss_settings(config) if config.only != "memory" else max(known, key=known.count, default="")
-    return [row if row["loss_settings"] == wanted else {**row, "loss": ""} for row in rows]
 
 
 def lowest(rows: list[dict[str, Any]], column: str) -> dict[str, Any] | None:
@@ -277,31 +277,40 @@ def main(config: Config) -> None:
 
     shape = config.shape()
     numbers = sorted(set(config.groups or grid(shape.vocab_size, config.points)))
-    out = folder(config.out)
-    path = out / "ablation.csv"
-    columns = ("groups", *MEMORY_COLUMNS, *LOSS_COLUMNS)
-    record = {int(row["groups"]): {key: row.get(key, "") for key in columns} for row in read_csv(path)}
-    record = {key: row for key, row in record.items() if key <= shape.vocab_size}
+    out = folder(config.out, config.quick)
+    memory_path, loss_path = out / "ablation.csv", out / "ablation_loss.csv"
+    # Rows of other settings stay in the record; `joined` leaves them out of page and figure.
+    memory: dict[tuple[str, str], dict[str, Any]] = {
+        (row["groups"], row["memory_settings"]): {name: row.get(name, "") for name in MEMORY_COLUMNS}
+        for row in read_csv(memory_path)
+    }
 
-    def save() -> list[dict[str, Any]]:
-        rows = [record[key] for key in sorted(record)]
-        write_csv(path, rows)
-        return rows
+    def report(_: Job | None = None) -> None:
+        rows = joined(memory.values(), read_rows(loss_path), config)
+        write_figure(out / "ablation.png", draw(rows, shape))
+        write_page(out / "ablation.md", *pages(rows, config))
 
-    for groups in tqdm(numbers, desc="groups", disable=None):
-        row = record.setdefault(groups, {**dict.fromkeys(columns, ""), "groups": groups})
-        if config.only != "loss" and row["memory_settings"] != memory_settings(shape):
-            row.update(measure_memory(shape, groups))
-        if config.only != "memory" and row["loss_settings"] != loss_settings(config):
-            row.update(measure_loss(config, groups))
-        rows = comparable(save(), config)
-    write_figure(out / "ablation.png", draw(rows, shape))
-    write_page(out / "ablation.md", *pages(rows, config))
+    if config.only != "loss":
+        for groups in tqdm(numbers, desc="memory", disable=None):
+            key = (str(groups), memory_settings(shape))
+            if key not in memory:
+                memory[key] = measure_memory(shape, groups)
+        rows = sorted(memory.values(), key=lambda row: (row["memory_settings"], int(row["groups"])))
+        write_csv(memory_path, rows)
+        report()
+    if config.only != "memory":
+        done = {key_of(row) for row in read_rows(loss_path)}
+        jobs = [job for job in (job_of(config, groups) for groups in numbers) if job.key not in done]
+        run_all(jobs, loss_path, config.threads, None, report)
+        report()
     print(out / "ablation.md")
 
 
 if __name__ == "__main__":
-    arguments = tyro.cli(Config, description=__doc__)
-    from sqrtvocab.training import exit_code
-
-    sys.exit(exit_code("figure_ablation", lambda: main(arguments)))
+    with one_line_errors("figure_ablation"):
+        arguments = tyro.cli(Config, description=__doc__)
+    try:
+        main(arguments)
+    except ScriptError as problem:
+        print(f"figure_ablation: {problem}", file=sys.stderr)
+        raise SystemExit(problem.code) from None

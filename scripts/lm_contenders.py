@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from sqrtvocab.measure.simulate import Memory, Training
 
 FLAT = {"GPT-2": "GPT2LMHeadModel", "GPT-Neo": "GPTNeoForCausalLM"}
-GPT_NEO_WINDOW = 256  # of its local attention, in the paper
+# What the tables of the paper compare; its own head stands on GPT-2 ("We apply our method on the GPT-2
+# architecture"), and so does our default.
+MODELS = {**FLAT, "grouped": "grouped", "grouped-linear": "grouped-linear"}
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,16 @@ class Shape:
     num_groups: int | None = None
 
 
+# Two small shapes, under the names of the paper's, for --quick.
+QUICK_SIZES = {"8.1 M": Shape(2000, 16, 2, 2, 32, 2), "19.3 M": Shape(2000, 32, 2, 2, 32, 2)}
+
+
 @dataclass(frozen=True)
 class Setting:
     """How a model is trained, apart from its size."""
 
     precision: Literal["fp32", "half"] = "fp32"
-    """half is autocast: bfloat16, or float16 where a GPU has no bfloat16."""
+    """half is autocast in bfloat16. (A T4 would take float16, of as many bytes.)"""
     attention: Literal["fused", "eager"] = "fused"
     """GPT-Neo is always eager: `transformers` has no other for it without a further package."""
     dropout: float = 0.0
@@ -49,46 +55,31 @@ class Setting:
 
 
 def make_model(name: str, shape: Shape, setting: Setting = Setting()) -> Any:  # noqa: B008
-    """The model: "GPT2LMHeadModel", "GPTNeoForCausalLM", "no head", or the name of one of our heads on GPT-2;
-    "grouped on GPT-Neo" is a head on the other backbone."""
+    """The model: "GPT2LMHeadModel", "GPTNeoForCausalLM", "no head", or the name of one of our heads on
+    GPT-2."""
+    from types import SimpleNamespace
+
     import transformers
 
+    from lm.build import backbone_config
+    from lm.config import TrainConfig
     from lm.model import CompressedLM, CompressedLMConfig
 
-    drop = setting.dropout
-    head, _, backbone = name.partition(" on ")
-    if name == "GPTNeoForCausalLM" or backbone == "GPT-Neo":
-        pairs, odd = divmod(shape.num_layers, 2)
-        neo = transformers.GPTNeoConfig(
-            vocab_size=shape.vocab_size,
-            hidden_size=shape.hidden_size,
-            num_layers=shape.num_layers,
-            num_heads=shape.num_attention_heads,
-            attention_types=[[["global", "local"], pairs]] * (pairs > 0) + [[["global"], 1]] * odd,
-            window_size=GPT_NEO_WINDOW,
-            max_position_embeddings=shape.seq_len,
-            bos_token_id=0,
-            eos_token_id=0,
-            resid_dropout=drop,
-            embed_dropout=drop,
-            attention_dropout=drop,
-        )
-        if backbone:
-            return CompressedLM(CompressedLMConfig(text_config=neo, head=head, num_groups=shape.num_groups))
-        return transformers.GPTNeoForCausalLM(neo)
-    config = transformers.GPT2Config(
-        vocab_size=shape.vocab_size,
-        n_embd=shape.hidden_size,
-        n_layer=shape.num_layers,
-        n_head=shape.num_attention_heads,
-        n_positions=shape.seq_len,
-        bos_token_id=0,
-        eos_token_id=0,
-        resid_pdrop=drop,
-        embd_pdrop=drop,
-        attn_pdrop=drop,
-        attn_implementation="eager" if setting.attention == "eager" else "sdpa",
+    settings = TrainConfig(
+        backbone="gpt-neo" if name == "GPTNeoForCausalLM" else "gpt2",
+        head="flat",
+        tie_embeddings=name in FLAT.values(),
+        hidden_size=shape.hidden_size,
+        num_layers=shape.num_layers,
+        num_attention_heads=shape.num_attention_heads,
+        seq_len=shape.seq_len,
+        dropout=setting.dropout,
     )
+    tokenizer: Any = SimpleNamespace(vocab_size=shape.vocab_size, end=0)  # all that is asked of it
+    config = backbone_config(settings, tokenizer)
+    if name == "GPTNeoForCausalLM":
+        return transformers.GPTNeoForCausalLM(config)
+    config._attn_implementation = "eager" if setting.attention == "eager" else "sdpa"
     if name == "GPT2LMHeadModel":
         model = transformers.GPT2LMHeadModel(config)
         model.loss_type = "ForCausalLM"  # what it takes anyway; its name does not say so, and it would warn

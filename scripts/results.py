@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,14 +22,13 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows of the same columns, in their order."""
-    from sqrtvocab.training.atomic import write_text
-
+    """Rows, with all columns that any of them has; "" where a row has none."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_text(path, text.getvalue())
+    write_file(path, lambda draft: draft.write_text(text.getvalue(), "utf-8"))
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -41,15 +41,22 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 def write_page(path: Path, *parts: str) -> None:
     """Paragraphs, tables and code blocks, an empty line between them."""
-    from sqrtvocab.training.atomic import write_text
-
-    write_text(path, "\n\n".join(parts) + "\n")
+    write_file(path, lambda draft: draft.write_text("\n\n".join(parts) + "\n", "utf-8"))
 
 
 def write_figure(path: Path, figure: Any) -> None:
     """A PNG."""
-    draft = path.with_name(f".{path.name}.tmp")
-    figure.savefig(draft, format="png", dpi=130, facecolor=SURFACE)
+    write_file(path, lambda draft: figure.savefig(draft, format="png", dpi=130, facecolor=SURFACE))
+
+
+def write_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a draft, then put it in place: whole or not at all.
+
+    The draft's name is this process's own: two parts of a comparison may write at the same time.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".draft-{os.getpid()}-{path.name}")
+    write(draft)
     draft.replace(path)
 
 
@@ -64,8 +71,13 @@ def refuse(message: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def folder(out: Path) -> Path:
-    """The folder of `--out`, made if need be, or the end of the script."""
+def folder(out: Path | None, quick: bool = False) -> Path:
+    """The folder of `--out`, made if need be, or the end of the script.
+
+    Without `--out` it is docs/results, for `--quick` one that git does not look at: a trial must not replace
+    results.
+    """
+    out = out or Path("runs/quick-results" if quick else "docs/results")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

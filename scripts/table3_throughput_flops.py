@@ -18,24 +18,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from lm_contenders import Shape, make_training
+from lm_contenders import MODELS, QUICK_SIZES, Shape, make_training
 from results import command_line, folder, read_csv, refuse, table, write_csv, write_page
+
+from flags import ConfigError, one_line_errors
 
 # torch is imported where it is used: --help must not wait for it.
 
-MODELS = {
-    "GPT-2": "GPT2LMHeadModel",
-    "GPT-Neo": "GPTNeoForCausalLM",
-    "grouped": "grouped",
-    "grouped-linear": "grouped-linear",
-}
 # Sequences of a timed step: about as many as a CPU takes in some seconds with the slowest contender.
 SIZES = {
     "8.1 M": Shape(hidden_size=128, batch_size=4),
     "19.3 M": Shape(hidden_size=256, batch_size=2),
     "152 M": Shape(hidden_size=1024, batch_size=1),
 }
-QUICK_SIZES = {"8.1 M": Shape(2000, 16, 2, 2, 32, 2), "19.3 M": Shape(2000, 32, 2, 2, 32, 2)}
 # Tokens a second on one L40S, and GFLOPs: GPT-2, GPT-Neo, ours.
 PAPER = {
     "8.1 M": ((108_373, 80_757, 313_049), (4.10, 4.64, 0.83)),
@@ -43,14 +38,6 @@ PAPER = {
     "152 M": ((32_194, 31_523, 59_106), (72.0, 82.0, 52.0)),
 }
 PAPER_MODELS = ("GPT-2", "GPT-Neo", "grouped")
-FINDINGS = (
-    "Ours agrees within 2 % at all sizes. GPT-2 agrees at 8.1 M; at 19.3 M and 152 M the paper prints 8 % "
-    "less than its own shapes give (8·12·h²·512 + h·50,257·512), which makes its ratio smaller than ours. "
-    "GPT-Neo's linear layers are those of GPT-2. The paper's 4.64 and 82.0 for it are what one gets with "
-    "attention scores, its 10.0 is 8 % less, as for GPT-2. A counter that knows only matrix products would "
-    "see them in GPT-Neo's eager attention and miss them in GPT-2's fused one: a guess, but if so the "
-    "paper's GPT-Neo column cannot be compared with the others."
-)
 MEASURES = {
     "flops": ("multiply_adds", "forward_flops", "step_flops"),
     "throughput": ("tokens_per_s", "batch_size", "device", "threads", "repeats", "machine"),
@@ -64,19 +51,19 @@ class Config:
     only: Literal["all", "flops", "throughput"] = "all"
     """Measure only this."""
     quick: bool = False
-    """Two small shapes, to see that everything works."""
+    """Two small shapes, to see that everything works; written to runs/quick-results."""
     repeats: int = 5
     """Turns of each contender; those slower than five seconds a step take two."""
     threads: int = 1
     """Torch threads of each contender."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where to run the steps that are timed; on cuda with the paper's batch of 32."""
-    out: Path = Path("docs/results")
-    """Folder for throughput_flops.md and throughput_flops.csv."""
+    out: Path | None = None
+    """Folder for throughput_flops.md and throughput_flops.csv; docs/results by default."""
 
     def __post_init__(self) -> None:
         if min(self.repeats, self.threads) < 1:
-            refuse("--repeats and --threads must be at least 1")
+            raise ConfigError("--repeats and --threads must be at least 1")
 
 
 def train_step(name: str, shape: Shape) -> Callable[[], Any]:
@@ -163,12 +150,37 @@ def _flops_pages(rows: dict[tuple[str, str], dict[str, Any]], sizes: dict[str, S
         "Billions of multiply-adds of linear layers in one forward pass of one sequence, without attention "
         "scores; in brackets with them.",
         table(["size", *names, "grouped-linear", "GPT-2 / ours"], paper_lines),
-        *([FINDINGS] if sizes is SIZES else []),
+        *([findings(rows)] if sizes is SIZES else []),
         "## FLOPs, by torch's counter",
         "Billions of floating-point operations for one sequence, two for a multiply-add, attention included "
         "(torch counts causal attention as if every token attended to all).",
         table(["size", "pass", *MODELS, "GPT-2 / grouped"], lines, left=2),
     ]
+
+
+def findings(rows: dict[tuple[str, str], dict[str, Any]]) -> str:
+    """How the paper's figures differ from those that its shapes give, and what would explain it."""
+
+    def differences(model: str, column: str, unit: float) -> str:
+        """Of the paper's figures, in per cent."""
+        told = []
+        for size, (_, figures) in PAPER.items():
+            here = float(rows[size, model][column]) / unit
+            told.append(f"{100 * (figures[PAPER_MODELS.index(model)] / here - 1):+.1f} % at {size}")
+        return ", ".join(told).replace("-", "−")
+
+    return (
+        "The paper's figure against ours for the same shape: "
+        f"GPT-2 {differences('GPT-2', 'multiply_adds', 1e9)}; "
+        f"ours {differences('grouped', 'multiply_adds', 1e9)}; "
+        f"GPT-Neo {differences('GPT-Neo', 'multiply_adds', 1e9)}, "
+        f"or with attention scores {differences('GPT-Neo', 'forward_flops', 2e9)}. "
+        "Where the paper has less for GPT-2 than its own shape gives (8·12·h²·512 + h·50,257·512), its ratio "
+        "is smaller than ours; we have no explanation. GPT-Neo's linear layers are those of GPT-2. Attention "
+        "scores would explain its figures at 8.1 M and 152 M but not the one at 19.3 M. A counter that knows "
+        "only matrix products would count them for GPT-Neo, whose attention is eager, and not for GPT-2: a "
+        "guess. If it is right, the paper's GPT-Neo column cannot be compared with the others."
+    )
 
 
 def _throughput_pages(rows: dict[tuple[str, str], dict[str, Any]], sizes: list[str]) -> list[str]:
@@ -197,6 +209,11 @@ def _throughput_pages(rows: dict[tuple[str, str], dict[str, Any]], sizes: list[s
     ]  # fmt: skip
 
 
+def identity(row: dict[str, Any]) -> tuple[str, ...]:
+    """What a row is about."""
+    return tuple(str(row[name]) for name in ("size", "model", "hidden", "vocab"))
+
+
 def main(config: Config) -> None:
     from tqdm import tqdm
 
@@ -205,20 +222,17 @@ def main(config: Config) -> None:
 
         if not torch.cuda.is_available():
             refuse("--device cuda: no CUDA device here; leave the flag out")
-    out = folder(config.out)
+    out = folder(config.out, config.quick)
     path = out / "throughput_flops.csv"
     sizes = QUICK_SIZES if config.quick else SIZES
-    found = {(row["size"], row["model"]): row for row in read_csv(path)}
-    rows = {
-        (size, model): {"size": size, "model": model, "hidden": shape.hidden_size, "vocab": shape.vocab_size}
-        for size, shape in sizes.items()
-        for model in MODELS
-    }
-    for key, row in rows.items():
-        old = found.get(key, {})
-        same = str(row["hidden"]) == old.get("hidden") and str(row["vocab"]) == old.get("vocab")
-        for column in (name for names in MEASURES.values() for name in names):
-            row[column] = old.get(column, "") if same else ""
+    measured = [name for names in MEASURES.values() for name in names]
+    record = {identity(row): row for row in read_csv(path)}
+    rows = {}
+    for size, shape in sizes.items():
+        for model in MODELS:
+            row = {"size": size, "model": model, "hidden": shape.hidden_size, "vocab": shape.vocab_size}
+            old = record.pop(identity(row), {})
+            rows[size, model] = {**row, **{name: old.get(name, "") for name in measured}}
     if config.only != "throughput":
         for size, model in tqdm(list(rows), desc="counting FLOPs", disable=None):
             rows[size, model].update(measure_flops(model, sizes[size]))
@@ -226,13 +240,14 @@ def main(config: Config) -> None:
         for size, shape in sizes.items():
             for model, figures in measure_throughput(size, shape, config).items():
                 rows[size, model].update(figures)
-    write_csv(path, list(rows.values()))
+    write_csv(path, [*rows.values(), *record.values()])  # rows of other shapes stay
     write_page(out / "throughput_flops.md", *pages(rows, sizes))
     print(out / "throughput_flops.md")
 
 
 if __name__ == "__main__":
-    arguments = tyro.cli(Config, description=__doc__)
+    with one_line_errors("table3_throughput_flops"):
+        arguments = tyro.cli(Config, description=__doc__)
     from sqrtvocab.training import exit_code
 
     sys.exit(exit_code("table3_throughput_flops", lambda: main(arguments)))

@@ -1,4 +1,4 @@
-"""What a training step does on a named GPU, for those who have none: attention kernel, autocast, capacity.
+"""What a training step does on a named GPU, for those who have none: kernels, autocast, capacity.
 
 Fake CUDA tensors do not help: their forward pass works, but attention finds "no available kernel", autocast
 switches itself off, and the backward pass asks for a real device. So the step runs on fake CPU tensors, and
@@ -43,11 +43,6 @@ class GPU:
         """Whether a step with this peak can run. The allocator's fragmentation comes on top of the peak."""
         return peak <= self.usable
 
-    @property
-    def half(self) -> torch.dtype:
-        """The half precision it computes in."""
-        return torch.bfloat16 if self.capability >= (8, 0) else torch.float16
-
     def attention_kernel(self, dtype: torch.dtype, head_dim: int, dropout: float = 0.0) -> str:
         """Which kernel `F.scaled_dot_product_attention` takes for training without a mask: "flash" or
         "efficient".
@@ -84,13 +79,14 @@ _FLOAT32 = (
 
 @contextmanager
 def as_on(gpu: GPU) -> Iterator[None]:
-    """Fake CPU tensors are treated as on this GPU: its attention kernel, and CUDA's rules for autocast.
+    """CPU tensors are treated as on this GPU: its attention kernel, CUDA's dropout and rules for autocast.
 
     The functions themselves are replaced while this lasts: a TorchFunctionMode would not be heeded when
     checkpointed layers are computed again in the backward pass.
     """
     with ExitStack() as stack:
         stack.enter_context(patch.object(F, "scaled_dot_product_attention", partial(_attention, gpu)))
+        stack.enter_context(patch.object(F, "dropout", partial(_dropout, F.dropout)))
         for owner, names in _FLOAT32:
             for name in names:
                 stack.enter_context(patch.object(owner, name, _in_float32(getattr(owner, name))))
@@ -109,6 +105,22 @@ def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*map(to_float, args), **{key: to_float(value) for key, value in kwargs.items()})
 
     return call
+
+
+def _dropout(
+    on_cpu: Callable[..., Tensor],
+    input: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> Tensor:
+    """`F.dropout` by CUDA's fused kernel: it keeps a mask of a byte an element, the CPU one of a float.
+
+    The rules of torch's `aten/src/ATen/native/Dropout.cpp`, by which other cases have no fused kernel.
+    """
+    if training and 0 < p < 1 and not inplace:
+        return torch.native_dropout(input, p, training)[0]
+    return on_cpu(input, p, training, inplace)
 
 
 def _attention(

@@ -11,13 +11,18 @@ import torch
 
 def describe_machine(device: str = "cpu", threads: int | None = None) -> str:
     """Processor or GPU, cores, memory, threads and the version of torch."""
-    parts = [f"{_processor()}, {os.cpu_count()} cores, {_memory() / 2**30:.0f} GiB of memory"]
+    parts = [f"{describe_processor()}, {_memory() / 2**30:.0f} GiB of memory"]
     if device == "cuda":
         parts.append(torch.cuda.get_device_name())
     threads = threads or torch.get_num_threads()
     parts.append(f"{threads} thread{'s' if threads > 1 else ''}")
     parts.append(f"torch {torch.__version__.partition('+')[0]}, Python {platform.python_version()}")
     return ", ".join(parts)
+
+
+def describe_processor() -> str:
+    """The processor and its cores."""
+    return f"{_processor()}, {os.cpu_count()} cores"
 
 
 def _processor() -> str:

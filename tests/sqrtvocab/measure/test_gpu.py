@@ -76,6 +76,46 @@ def test_both_kernels_keep_as_much():
     assert peaks[0] == pytest.approx(peaks[1], abs=64)  # the state of the dropout, used or not
 
 
+def kept_by_dropout(device, **options):
+    """What F.dropout keeps for its backward pass."""
+    kept = []
+
+    def pack(tensor):
+        kept.append((tensor.dtype, tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        F.dropout(torch.empty(8, 8, device=device, requires_grad=True) + 0, **options)
+    return kept
+
+
+@pytest.mark.parametrize(
+    "options", [{"p": 0.1}, {"p": 0.0}, {"p": 0.1, "training": False}, {"p": 0.1, "inplace": True}]
+)
+def test_dropout_keeps_what_it_keeps_on_cuda(options):
+    with FakeTensorMode():
+        expected = kept_by_dropout("cuda", **options)
+        with as_on(GPUS["a10g"]):
+            assert kept_by_dropout("cpu", **options) == expected
+    if options == {"p": 0.1}:
+        assert expected == [(torch.bool, (8, 8))]  # a byte an element
+
+
+def test_dropout_in_a_step():
+    """Ten layers of dropout add ten masks of a byte an element to what a step holds."""
+    rows, width, layers = 256, 64, 10
+
+    def make(p):
+        model = torch.nn.Sequential(*(torch.nn.Dropout(p) for _ in range(layers)), torch.nn.Linear(width, 1))
+        inputs = torch.empty(rows, width, requires_grad=True)
+        return Training(model, torch.optim.SGD(model.parameters()), lambda: model(inputs).sum())
+
+    with as_on(GPUS["a10g"]):
+        without, with_dropout = (simulate(lambda p=p: make(p)).activations for p in (0.0, 0.1))
+    # And the output of the last, which the linear layer keeps; without dropout that is the input itself.
+    assert with_dropout - without == layers * rows * width + 4 * rows * width
+
+
 OPERATIONS = {
     "linear": lambda x: F.linear(x, x),
     "matmul": lambda x: x @ x,
@@ -113,8 +153,6 @@ def test_autocast_is_that_of_cuda(operation, dtype):
 
 def test_capacities():
     t4 = GPUS["t4"]
-    assert t4.half == torch.float16
-    assert GPUS["a10g"].half == torch.bfloat16
     assert t4.fits(t4.usable)
     assert not t4.fits(t4.usable + 1)
     assert t4.usable < 14.3 * 2**30

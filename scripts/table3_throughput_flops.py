@@ -170,7 +170,7 @@ def findings(rows: dict[tuple[str, str], dict[str, Any]]) -> str:
         return ", ".join(told).replace("-", "−")
 
     return (
-        "The paper's figure against ours for the same shape: "
+        "The paper's figures against those that its shapes give: "
         f"GPT-2 {differences('GPT-2', 'multiply_adds', 1e9)}; "
         f"ours {differences('grouped', 'multiply_adds', 1e9)}; "
         f"GPT-Neo {differences('GPT-Neo', 'multiply_adds', 1e9)}, "

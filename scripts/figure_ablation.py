@@ -140,7 +140,7 @@ def job_of(config: Config, groups: int) -> Job:
     return Job(
         trainer="lm.train",
         name=f"groups-{groups}",
-        contender=Contender(f"{groups} groups", ("--num-groups", str(groups))),
+        contender=Contender(f"{groups} groups", f"--num-groups {groups}"),
         seed=config.seed,
         settings=tuple(part for key, value in flags.items() for part in (f"--{key}", str(value))),
         steps=config.steps,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from contenders import COMPARISONS, IMAGES, LM, Comparison
+from contenders import COMPARISONS, IMAGES, IMAGES_RECIPE, LM, LM_RECIPE, Comparison
 from records import (
     Contender,
     Data,
@@ -30,6 +30,7 @@ from records import (
     Mean,
     Row,
     ScriptError,
+    by_definition,
     key_of,
     markdown_table,
     paired,
@@ -125,7 +126,7 @@ class LmConfig(Common):
     def _length(steps: int, eval_tokens: int) -> tuple[str, ...]:
         # The steps are the limit, not the epochs. One evaluation, no stories: they are no part of a training.
         text = f"--max-steps {steps} --epochs 1000 --warmup-steps {min(100, steps // 4)} --eval-every {steps}"
-        return tuple(f"{text} --eval-tokens {eval_tokens} --sample-every 0".split())
+        return tuple(f"{text} --eval-tokens {eval_tokens} --sample-every 0 {LM_RECIPE}".split())
 
     def text(self) -> Data:
         return Data.of("stories:200" if self.quick else str(self.data))
@@ -165,8 +166,8 @@ class ImagesConfig(Common):
         only = QUICK_SPACE if self.quick else self.only
         steps, batch, images = (12, 16, 96) if self.quick else (self.steps, self.batch_size, self.eval_images)
         chosen = [part for option in only for part in ("--only", option)]
-        text = f"--batch-size {batch} --accumulate 1 --max-steps {steps} --epochs 1000 --schedule cosine"
-        return (*chosen, *f"{text} --eval-every {steps} --eval-images {images}".split())
+        text = f"--batch-size {batch} --accumulate 1 --max-steps {steps} --epochs 1000"
+        return (*chosen, *f"{text} --eval-every {steps} --eval-images {images} {IMAGES_RECIPE}".split())
 
     def text(self) -> None:
         return None
@@ -196,7 +197,7 @@ def plan(config: LmConfig | ImagesConfig, comparison: Comparison, rows: Sequence
             steps,
             config.runs,
             data=config.text(),
-            embeddings=None if source is None else job_of(source, seed).folder,
+            source=None if source is None else job_of(source, seed),
         )
 
     for seed in dict.fromkeys(config.seeds):
@@ -205,10 +206,8 @@ def plan(config: LmConfig | ImagesConfig, comparison: Comparison, rows: Sequence
             job = job_of(name, seed)
             if job.key in known:
                 continue
-            if (source := job.contender.embeddings_of) is not None:
-                first = job_of(source, seed)
-                if first not in jobs and not first.is_finished():
-                    jobs.append(first)
+            if job.source is not None and not job.source.is_finished():
+                jobs.append(job.source)
             jobs.append(job)
     # A contender named later may have been put in already, for its embeddings.
     return list(dict.fromkeys(jobs))
@@ -262,8 +261,8 @@ def sections(
     return result
 
 
-def document(rows: Sequence[Row], comparison: Comparison, figure: str) -> str:
-    """The whole Markdown page."""
+def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Sequence[Row] = ()) -> str:
+    """The whole Markdown page; of the older rows it says only that they are there."""
     lines = [
         f"# {comparison.title}",
         "",
@@ -310,10 +309,13 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str) -> str:
             ]
         lines += ["", "```bash", f'settings="{setting}"']
         for entry in entries:
-            known = comparison.contenders.get(entry.name)
-            source = f" --embeddings RUN_OF_{known.embeddings_of}" if known and known.embeddings_of else ""
-            lines.append(f"{comparison.program} $settings {entry.rows[0]['flags']}{source}  # {entry.name}")
+            known = comparison.contenders[entry.name]
+            source = f" --embeddings RUN_OF_{known.embeddings_of}" if known.embeddings_of else ""
+            lines.append(f"{comparison.program} $settings {known.flags}{source}  # {entry.name}")
         lines += ["```"]
+    if older:
+        names = ", ".join(sorted({f"`{row['contender']}` (`{row['flags']}`)" for row in older}))
+        lines += ["", f"Left out, because the record has them by an older definition: {names}."]
     lines += ["", *(f"- {note}" for note in comparison.notes)]
     return "\n".join(lines) + "\n"
 
@@ -437,15 +439,18 @@ def main(config: LmConfig | ImagesConfig) -> None:
     record, page, figure = (out / f"heads_{comparison.name}.{suffix}" for suffix in ("csv", "md", "png"))
 
     def report(_: Job | None = None) -> None:
-        if found := read_rows(record):
-            text = document(found, comparison, figure.name)
+        now, older = by_definition(read_rows(record), comparison.contenders)
+        if now:
+            text = document(now, comparison, figure.name, older)
             write_file(page, lambda draft: draft.write_text(text, "utf-8"))
-            draw(found, comparison, figure)
+            draw(now, comparison, figure)
 
     rows = read_rows(record)
     if config.redraw:
         if not rows:
             raise ScriptError(f"--redraw: no row in {record}; --out names the folder of another record")
+        if not by_definition(rows, comparison.contenders)[0]:
+            raise ScriptError(f"--redraw: all rows in {record} are of older contenders; train anew")
         report()
     else:
         jobs = plan(config, comparison, rows)

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ class Job:
     steps: int
     runs: Path
     data: Data | None = None
-    embeddings: Path | None = None
+    source: Job | None = None  # whose trained token embedding it needs
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -102,7 +102,8 @@ class Job:
         data = () if self.data is None else ("--data", self.data.name)
         size = "" if self.data is None else str(self.data.size)
         settings = shlex.join([*data, *self.settings])
-        return (self.name, str(self.seed), settings, self.contender.flags, size)
+        flags = definition(self.contender, self.source and self.source.contender)
+        return (self.name, str(self.seed), settings, flags, size)
 
     @property
     def folder(self) -> Path:
@@ -115,8 +116,8 @@ class Job:
         flags = [*self.settings, *self.contender.flags.split(), "--seed", str(self.seed)]
         if self.data is not None:
             flags = ["--data", self.data.flag, *flags]
-        if self.embeddings is not None:
-            flags += ["--embeddings", str(self.embeddings)]
+        if self.source is not None:
+            flags += ["--embeddings", str(self.source.folder)]
         return [*flags, "--out", str(self.folder), "--resume", "auto"]
 
     def is_finished(self) -> bool:
@@ -132,6 +133,23 @@ class Job:
 
 
 # ---- the record ----
+
+
+def definition(contender: Contender, source: Contender | None) -> str:
+    """What a row says under `flags`: those of the contender, and of the one whose embedding it takes."""
+    if source is None:
+        return contender.flags
+    return f"{contender.flags} --embeddings {shlex.quote(f'run of {source.flags}')}"
+
+
+def by_definition(rows: Sequence[Row], contenders: Mapping[str, Contender]) -> tuple[list[Row], list[Row]]:
+    """The rows of the contenders as they are now, and those of others, or of what had such a name before."""
+    flags = {
+        name: definition(each, contenders[each.embeddings_of] if each.embeddings_of else None)
+        for name, each in contenders.items()
+    }
+    now = [row for row in rows if flags.get(row["contender"]) == row["flags"]]
+    return now, [row for row in rows if flags.get(row["contender"]) != row["flags"]]
 
 
 def read_rows(path: Path) -> list[Row]:

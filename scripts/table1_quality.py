@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
+from contenders import LM_RECIPE
 from records import (
     Contender,
     Data,
@@ -28,6 +29,7 @@ from records import (
     Mean,
     Row,
     ScriptError,
+    by_definition,
     keep_row,
     key_of,
     launch,
@@ -42,11 +44,12 @@ from records import (
 MODELS = {
     "grouped": Contender(
         "ours: GPT-2 with the paper's head",
-        "--backbone gpt2 --head grouped --grouping index --no-prior",
+        "--backbone gpt2 --head grouped --modulation scale-shift --no-tie-embeddings --grouping index "
+        "--no-prior",
     ),
     "grouped-linear": Contender(
         "ours: GPT-2 with the default head",
-        "--backbone gpt2 --head grouped-linear --grouping frequency --prior",
+        "--backbone gpt2 --head grouped-linear --no-tie-embeddings --grouping frequency --prior",
     ),
     "gpt2": Contender("GPT-2", "--backbone gpt2 --head flat --tie-embeddings --no-prior", cost=8),
     "gpt-neo": Contender("GPT-Neo", "--backbone gpt-neo --head flat --tie-embeddings --no-prior", cost=9),
@@ -129,7 +132,7 @@ def plan(config: Config, rows: Sequence[Row]) -> list[Job]:
         shape, steps, tokens = "--num-layers 2 --num-attention-heads 2 --seq-len 64", 6, 2_048
         data, sizes, batch = Data.of("stories:200"), (16, 32), 4
     length = f"--max-steps {steps} --epochs 1000 --warmup-steps {min(100, steps // 4)} --eval-every {steps}"
-    rest = f"{shape} --batch-size {batch} {length} --eval-tokens {tokens} --sample-every 0"
+    rest = f"{shape} --batch-size {batch} {length} --eval-tokens {tokens} --sample-every 0 {LM_RECIPE}"
     known = {key_of(row) for row in rows}
 
     def job_of(name: str, size: int, seed: int) -> Job:
@@ -205,8 +208,8 @@ def shared_settings(row: Row) -> str:
     return " ".join(words[:place] + words[place + 2 :])
 
 
-def document(rows: Sequence[Row]) -> str:
-    """The whole Markdown page: a table for each of the settings in the record."""
+def document(rows: Sequence[Row], older: Sequence[Row] = ()) -> str:
+    """The whole Markdown page: a table for each of the settings in the record; older rows are only named."""
     lines = [
         "# Table 1: quality",
         "",
@@ -234,6 +237,9 @@ def document(rows: Sequence[Row]) -> str:
             *(f"train_lm $settings --hidden-size 128 {MODELS[name].flags}  # {name}" for name in ORDER),
             "```",
         ]
+    if older:
+        names = ", ".join(sorted({f"`{row['contender']}` (`{row['flags']}`)" for row in older}))
+        lines += ["", f"Left out, because the record has them by an older definition: {names}."]
     lines += [
         "",
         "- GPT-2 and GPT-Neo have the flat head tied to the embedding, as in `transformers`; GPT-Neo attends "
@@ -276,13 +282,16 @@ def main(config: Config) -> None:
     record, page = out / "quality.csv", out / "quality.md"
 
     def report(_: Job | None = None) -> None:
-        if found := read_rows(record):
-            write_file(page, lambda draft: draft.write_text(document(found), "utf-8"))
+        now, older = by_definition(read_rows(record), MODELS)
+        if now:
+            write_file(page, lambda draft: draft.write_text(document(now, older), "utf-8"))
 
     rows = read_rows(record)
     if config.redraw:
         if not rows:
             raise ScriptError(f"--redraw: no row in {record}; --out names the folder of another record")
+        if not by_definition(rows, MODELS)[0]:
+            raise ScriptError(f"--redraw: all rows in {record} are of older models; train anew")
     else:
         jobs = plan(config, rows)
         say(f"{len(jobs)} runs to do; watch them with: tensorboard --logdir {config.runs}")

@@ -8,6 +8,13 @@ from pathlib import Path
 
 import pytest
 
+FLAGS = {
+    "grouped": "--backbone gpt2 --head grouped --modulation scale-shift --no-tie-embeddings --grouping index "
+    "--no-prior",
+    "grouped-linear": "--backbone gpt2 --head grouped-linear --no-tie-embeddings --grouping frequency "
+    "--prior",
+    "gpt2": "--backbone gpt2 --head flat --tie-embeddings --no-prior",
+}
 REST = "--num-layers 8 --max-steps 10"
 
 
@@ -15,10 +22,10 @@ def row(contender, size, loss, **other):
     """A row of a record, made by hand."""
     values = {
         "contender": contender, "seed": 0, "settings": f"--data text/ --hidden-size {size} {REST}",
-        "flags": "--head x", "data_bytes": 1000, "loss": loss, "bits_per_byte": loss / 3, "accuracy": 0.2,
-        "group_accuracy": 0.5, "seconds": 60, "seconds_per_step": 6, "peak_gib": 1.5, "parameters": 1_234_567,
-        "head_parameters": 4_321, "steps": 10, "items": 40_960, "training_items": 999_999, "threads": 2,
-        "torch": "2.15.0", "machine": "a processor, 2 cores",
+        "flags": FLAGS[contender], "data_bytes": 1000, "loss": loss, "bits_per_byte": loss / 3,
+        "accuracy": 0.2, "group_accuracy": 0.5, "seconds": 60, "seconds_per_step": 6, "peak_gib": 1.5,
+        "parameters": 1_234_567, "head_parameters": 4_321, "steps": 10, "items": 40_960,
+        "training_items": 999_999, "threads": 2, "torch": "2.15.0", "machine": "a processor, 2 cores",
     }  # fmt: skip
     return {name: str(value) for name, value in {**values, **other}.items()}
 
@@ -36,6 +43,7 @@ def test_the_table_of_a_record(call, script, tmp_path):
     rows = [
         row("grouped", 128, 4.25), row("gpt2", 128, 4.0), row("gpt2", 256, 3.5, **scores),
         row("grouped-linear", 128, 3.75), row("gpt2", 128, 4.5, seed=1), row("grouped", 128, 5.0, seed=1),
+        row("gpt2", 128, 9.0, flags="--head flat"),
     ]  # fmt: skip
     for each in rows:
         script("records").keep_row(tmp_path / "quality.csv", each)
@@ -56,6 +64,7 @@ def test_the_table_of_a_record(call, script, tmp_path):
     assert ours[-2] == "3.53, 3.62, 4.5, 3.25, 4.55"
     assert table["ours: GPT-2 with the default head", "128"][-2:] == ["not in the paper", "no judge"]
     assert page.count("## 10 steps of 4,096 tokens") == 1
+    assert "by an older definition: `gpt2` (`--head flat`)." in page
 
 
 def test_the_papers_scores_are_all_there(script):

@@ -15,7 +15,6 @@ and settings; what is there is not trained again. Table and figure are made from
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,14 +30,16 @@ from records import (
     Row,
     ScriptError,
     by_definition,
+    exit_code,
     key_of,
-    markdown_table,
     paired,
     read_rows,
     run_all,
     say,
-    write_file,
 )
+from results import folder, table, write_figure, write_page
+
+from flags import one_line_errors
 
 QUICK_SPACE = (
     "pattern=solid,striped",
@@ -268,8 +269,10 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Se
         "",
         f"Made by `python scripts/compare_heads.py {comparison.name}` from "
         f"[its record](heads_{comparison.name}.csv). Validation loss in nats; ± is half of a 95 % interval "
-        "over seeds (Student t), n the number of seeds. Seconds are seconds of training, without data, "
-        "evaluation and saving.",
+        "over seeds (Student t), n the number of seeds. Training seconds are the time of the training loop, "
+        "reading batches included; tokenising, evaluation and saving are left out. Seconds a step are the "
+        "median over the steps. All heads were trained with the same learning rate, which was tuned for none "
+        "of them.",
         "",
         f"![Validation loss against training seconds]({figure})",
     ]
@@ -282,7 +285,7 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Se
             f"`{setting}`, {int(first['training_items']):,} {comparison.item}s to train on. {place[0]}, "
             f"{place[1]} thread(s), torch {place[2]}.",
             "",
-            *table(entries, comparison),
+            results_table(entries, comparison),
         ]
         losses = {entry.name: entry.losses for entry in entries}
         found = {
@@ -317,10 +320,10 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Se
         names = ", ".join(sorted({f"`{row['contender']}` (`{row['flags']}`)" for row in older}))
         lines += ["", f"Left out, because the record has them by an older definition: {names}."]
     lines += ["", *(f"- {note}" for note in comparison.notes)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-def table(entries: Sequence[Entry], comparison: Comparison) -> list[str]:
+def results_table(entries: Sequence[Entry], comparison: Comparison) -> str:
     """The contenders by loss."""
     flat = next((entry.losses for entry in entries if entry.name == "flat"), {})
     head = ["", "head", "n", "validation loss", "less flat's", *comparison.columns.values()]
@@ -345,7 +348,7 @@ def table(entries: Sequence[Entry], comparison: Comparison) -> list[str]:
             cells.append("" if mean is None else f"{mean.value:,.{digits}f}")
         cells += [f"{int(entry.rows[0][column]):,}" for column in ("parameters", "head_parameters")]
         rows.append(cells)
-    return markdown_table(head, rows, words=2)
+    return table(head, rows, left=2)
 
 
 def front(points: dict[str, tuple[float, float]]) -> list[str]:
@@ -390,7 +393,7 @@ def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
     figure.draw_without_rendering()  # fixes the scales, on which the places of the labels depend
     for panel, points in zip(panels, named, strict=True):
         put_labels(panel, points)
-    write_file(path, lambda draft: figure.savefig(draft, dpi=110))
+    write_figure(path, figure)
 
 
 def put_labels(panel: Any, points: dict[str, tuple[float, float]]) -> None:
@@ -436,13 +439,14 @@ def main(config: LmConfig | ImagesConfig) -> None:
     if problems := config.check():
         raise ScriptError("; ".join(problems))
     out = config.out or Path("runs/compare-quick" if config.quick else "docs/results")
+    if not config.redraw:
+        folder(out)  # now, not after hours of training
     record, page, figure = (out / f"heads_{comparison.name}.{suffix}" for suffix in ("csv", "md", "png"))
 
     def report(_: Job | None = None) -> None:
         now, older = by_definition(read_rows(record), comparison.contenders)
         if now:
-            text = document(now, comparison, figure.name, older)
-            write_file(page, lambda draft: draft.write_text(text, "utf-8"))
+            write_page(page, document(now, comparison, figure.name, older))
             draw(now, comparison, figure)
 
     rows = read_rows(record)
@@ -462,9 +466,6 @@ def main(config: LmConfig | ImagesConfig) -> None:
 
 if __name__ == "__main__":
     kinds = {"lm": LmConfig, "images": ImagesConfig}
-    arguments = tyro.extras.subcommand_cli_from_dict(kinds, description=__doc__)
-    try:
-        main(arguments)
-    except ScriptError as problem:
-        print(f"compare_heads: {problem}", file=sys.stderr)
-        raise SystemExit(problem.code) from None
+    with one_line_errors("compare_heads"):
+        arguments = tyro.extras.subcommand_cli_from_dict(kinds, description=__doc__)
+    raise SystemExit(exit_code("compare_heads", lambda: main(arguments)))

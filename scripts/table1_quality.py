@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,16 +30,19 @@ from records import (
     Row,
     ScriptError,
     by_definition,
+    exit_code,
     keep_row,
     key_of,
     launch,
-    markdown_table,
     paired,
     read_rows,
     run_all,
     say,
-    write_file,
 )
+from results import folder as make_folder
+from results import table, write_page
+
+from flags import one_line_errors
 
 MODELS = {
     "grouped": Contender(
@@ -160,16 +163,20 @@ def has_judge() -> bool:
 def grade(folder: Path, row: Row, record: Path, config: Config) -> bool:
     """Let the judge read a run's stories and add the scores to its row -> whether there are scores now."""
     command = ["-c", "from lm.cli import judge_main; raise SystemExit(judge_main())", str(folder)]
-    if launch([*command, "--model", config.judge_model], config.threads):
+    # A file for each judge: `judge_lm` does not mix the answers of two.
+    answers = folder / f"judge-{re.sub(r'[^A-Za-z0-9.]+', '-', config.judge_model)}.jsonl"
+    if launch([*command, "--model", config.judge_model, "--out", str(answers)], config.threads):
         return False
-    document = json.loads((folder / "judge.json").read_text("utf-8"))
+    document = json.loads(answers.with_suffix(".json").read_text("utf-8"))
+    if not document["valid"]:  # no grade could be read: the means are no numbers
+        return False
     scores = {name: str(round(document["scores"][name]["mean"], 3)) for name in SCORES}
     keep_row(record, {**row, **scores, "judge": config.judge_model, "graded": str(document["valid"])})
     return True
 
 
 def grade_all(record: Path, config: Config) -> None:
-    """Grade the runs whose rows have no scores yet.
+    """Grade the runs whose rows have no scores of this judge yet.
 
     Raises:
         ScriptError: the judge failed on some, or their runs are gone.
@@ -177,7 +184,10 @@ def grade_all(record: Path, config: Config) -> None:
     if not has_judge():
         return
     jobs = {job.key: job for job in plan(config, [])}
-    missing = [row for row in read_rows(record) if key_of(row) in jobs and not row.get("grammar")]
+    missing = [
+        row for row in read_rows(record)
+        if key_of(row) in jobs and not (row.get("grammar") and row.get("judge") == config.judge_model)
+    ]  # fmt: skip
     ungraded = [row for row in missing if not jobs[key_of(row)].is_finished()]
     for row in missing:
         job = jobs[key_of(row)]
@@ -230,7 +240,7 @@ def document(rows: Sequence[Row], older: Sequence[Row] = ()) -> str:
             "",
             f"`{setting}`, {int(first['training_items']):,} tokens to train on. {places}.",
             "",
-            *table(mine),
+            quality_table(mine),
             "",
             "```bash",
             f'settings="{setting}"',
@@ -247,10 +257,10 @@ def document(rows: Sequence[Row], older: Sequence[Row] = ()) -> str:
         "- *the paper's head*: `grouped`, consecutive token ids, no prior. *the default head*: "
         "`grouped-linear`, groups by frequency, prior.",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def quality_table(rows: Sequence[Row]) -> str:
     """A line for each model and size, as in the paper, with what it says about them."""
     losses: dict[tuple[str, int], dict[str, float]] = {}
     for row in rows:
@@ -271,7 +281,7 @@ def table(rows: Sequence[Row]) -> list[str]:
                 ", ".join(f"{score.value:.2f}" for score in ours) or "no judge",
             ])  # fmt: skip
     head = ["model", "hidden", "parameters", "n", "validation loss", "less GPT-2's", "bits per byte"]
-    return markdown_table([*head, "the paper's scores", "ours"], lines)
+    return table([*head, "the paper's scores", "ours"], lines)
 
 
 def main(config: Config) -> None:
@@ -279,12 +289,14 @@ def main(config: Config) -> None:
     if problems := config.check():
         raise ScriptError("; ".join(problems))
     out = config.out or Path("runs/table1-quick" if config.quick else "docs/results")
+    if not config.redraw:
+        make_folder(out)  # now, not after hours of training
     record, page = out / "quality.csv", out / "quality.md"
 
     def report(_: Job | None = None) -> None:
         now, older = by_definition(read_rows(record), MODELS)
         if now:
-            write_file(page, lambda draft: draft.write_text(document(now, older), "utf-8"))
+            write_page(page, document(now, older))
 
     rows = read_rows(record)
     if config.redraw:
@@ -307,9 +319,6 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    arguments = tyro.cli(Config, description=__doc__)
-    try:
-        main(arguments)
-    except ScriptError as problem:
-        print(f"table1_quality: {problem}", file=sys.stderr)
-        raise SystemExit(problem.code) from None
+    with one_line_errors("table1_quality"):
+        arguments = tyro.cli(Config, description=__doc__)
+    raise SystemExit(exit_code("table1_quality", lambda: main(arguments)))

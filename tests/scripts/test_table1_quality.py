@@ -117,6 +117,6 @@ def test_quick_with_a_judge(call, script, tmp_path, monkeypatch):
     assert [line[:-1] for line in after.values()] == [line[:-1] for line in before.values()]
     rows = script("records").read_rows(tmp_path / "out" / "quality.csv")
     assert {each["graded"] for each in rows} == {"20"}
-    judged = [json.loads(path.read_text())["judge"] for path in (tmp_path / "runs").glob("*/judge.json")]
+    judged = [json.loads(path.read_text())["judge"] for path in (tmp_path / "runs").glob("*/judge-*.json")]
     assert judged == ["gpt-4o-mini"] * 4
     assert not re.search(re.escape(str(tmp_path)), (tmp_path / "out" / "quality.md").read_text())

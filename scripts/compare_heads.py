@@ -271,8 +271,7 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Se
         f"[its record](heads_{comparison.name}.csv). Validation loss in nats; ± is half of a 95 % interval "
         "over seeds (Student t), n the number of seeds. Training seconds are the time of the training loop, "
         "reading batches included; tokenising, evaluation and saving are left out. Seconds a step are the "
-        "median over the steps. All heads were trained with the same learning rate, which was tuned for none "
-        "of them.",
+        "median over the steps. All heads were trained with one learning rate; each may have a better one.",
         "",
         f"![Validation loss against training seconds]({figure})",
     ]

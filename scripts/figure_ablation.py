@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from lm_contenders import Setting, Shape, simulate_training
+from lm_models import Setting, Shape, simulate_training
 from records import KEY, Contender, Data, Job, Row, exit_code, key_of, read_rows, run_all
 from results import (
     GRID,

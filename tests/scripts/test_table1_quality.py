@@ -89,6 +89,51 @@ def test_bad_flags(call, flags, says):
     assert says in result.stderr
 
 
+def test_another_judge_grades_anew_and_nan_is_never_kept(script, tmp_path, monkeypatch):
+    """The judge is a stand-in that writes the file of `judge_lm`."""
+    table1, records = script("table1_quality"), script("records")
+    record, asked = tmp_path / "quality.csv", []
+    monkeypatch.setenv("OPENAI_API_KEY", "right")
+    monkeypatch.setattr(records.Job, "is_finished", lambda job: True)
+
+    def launch(arguments, threads):
+        model, out = (arguments[arguments.index(flag) + 1] for flag in ("--model", "--out"))
+        valid = 0 if model == "mute" else 20
+        mean = {"strict": 3.0, "mild/9": 8.0, "mute": float("nan")}[model]
+        path = Path(out).with_suffix(".json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scores = {name: {"mean": mean} for name in table1.SCORES}
+        path.write_text(json.dumps({"valid": valid, "scores": scores}))
+        asked.append((model, path.parent, path.name))
+        return 0
+
+    monkeypatch.setattr(table1, "launch", launch)
+
+    def config(judge):
+        options = {"models": ("gpt2",), "hidden_sizes": (128,), "runs": tmp_path / "runs"}
+        return table1.Config(data="stories:50", judge_model=judge, **options)
+
+    (job,) = table1.plan(config("strict"), [])
+    key = dict(zip(records.KEY, job.key, strict=True))
+    records.keep_row(record, {**row("gpt2", 128, 4.0), **key})
+
+    def scores():
+        (found,) = records.read_rows(record)
+        return found.get("judge"), found.get("grammar")
+
+    with pytest.raises(records.ScriptError, match="no scores for gpt2"):
+        table1.grade_all(record, config("mute"))
+    assert scores() == (None, None)
+    for judge, grade in (("strict", "3.0"), ("strict", "3.0"), ("mild/9", "8.0")):
+        table1.grade_all(record, config(judge))
+        assert scores() == (judge, grade)
+    assert [model for model, _, _ in asked] == ["mute", "strict", "mild/9"]  # the second time it was known
+    assert asked[-1][1:] == (job.folder, "judge-mild-9.json")
+    with pytest.raises(records.ScriptError, match="no scores for gpt2"):
+        table1.grade_all(record, config("mute"))
+    assert scores() == ("mild/9", "8.0")
+
+
 @pytest.mark.slow
 def test_quick_with_a_judge(call, script, tmp_path, monkeypatch):
     """First without a server, then with one: nothing is trained again, the scores are added."""

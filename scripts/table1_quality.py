@@ -218,6 +218,12 @@ def shared_settings(row: Row) -> str:
     return " ".join(words[:place] + words[place + 2 :])
 
 
+def judge_of(rows: Sequence[Row]) -> str | None:
+    """Who graded most of these rows: the scores of two judges do not mix. None if nobody did."""
+    judges = [row.get("judge", "") for row in rows if row.get("grammar")]
+    return max(dict.fromkeys(judges), key=judges.count, default=None)
+
+
 def document(rows: Sequence[Row], older: Sequence[Row] = ()) -> str:
     """The whole Markdown page: a table for each of the settings in the record; older rows are only named."""
     lines = [
@@ -238,7 +244,8 @@ def document(rows: Sequence[Row], older: Sequence[Row] = ()) -> str:
             "",
             f"## {int(first['steps']):,} steps of {per_step:,} tokens",
             "",
-            f"`{setting}`, {int(first['training_items']):,} tokens to train on. {places}.",
+            f"`{setting}`, {int(first['training_items']):,} tokens to train on. {places}."
+            + (f" Our scores are those of {judge}." if (judge := judge_of(mine)) else ""),
             "",
             quality_table(mine),
             "",
@@ -262,6 +269,7 @@ def document(rows: Sequence[Row], older: Sequence[Row] = ()) -> str:
 
 def quality_table(rows: Sequence[Row]) -> str:
     """A line for each model and size, as in the paper, with what it says about them."""
+    judge = judge_of(rows)
     losses: dict[tuple[str, int], dict[str, float]] = {}
     for row in rows:
         losses.setdefault((row["contender"], size_of(row)), {})[row["seed"]] = float(row["loss"])
@@ -272,7 +280,7 @@ def quality_table(rows: Sequence[Row]) -> str:
             loss = Mean.of(list(losses[name, size].values()))
             gap = None if name == "gpt2" else paired(losses[name, size], losses.get(("gpt2", size), {}))
             bits = Mean.of([float(row["bits_per_byte"]) for row in mine])
-            graded = [row for row in mine if row.get("grammar")]
+            graded = [row for row in mine if row.get("grammar") and row.get("judge", "") == judge]
             ours = [Mean.of([float(row[score]) for row in graded]) for score in SCORES] if graded else []
             lines.append([
                 MODELS[name].title, str(size), f"{int(mine[0]['parameters']):,}", str(loss.n), loss.show(3),

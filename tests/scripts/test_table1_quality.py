@@ -41,9 +41,11 @@ def cells(page):
 def test_the_table_of_a_record(call, script, tmp_path):
     scores = {"grammar": 3.5, "creativity": 4, "consistency": 5, "plot": 2.25, "age": 6}
     rows = [
-        row("grouped", 128, 4.25), row("gpt2", 128, 4.0), row("gpt2", 256, 3.5, **scores),
+        row("grouped", 128, 4.25), row("gpt2", 128, 4.0), row("gpt2", 256, 3.5, judge="strict", **scores),
         row("grouped-linear", 128, 3.75), row("gpt2", 128, 4.5, seed=1), row("grouped", 128, 5.0, seed=1),
         row("gpt2", 128, 9.0, flags="--head flat"),
+        row("gpt2", 256, 3.5, seed=1, judge="strict", **scores),
+        row("gpt2", 256, 3.5, seed=2, judge="mild", **dict.fromkeys(scores, 9)),
     ]  # fmt: skip
     for each in rows:
         script("records").keep_row(tmp_path / "quality.csv", each)
@@ -64,6 +66,7 @@ def test_the_table_of_a_record(call, script, tmp_path):
     assert ours[-2] == "3.53, 3.62, 4.5, 3.25, 4.55"
     assert table["ours: GPT-2 with the default head", "128"][-2:] == ["not in the paper", "no judge"]
     assert page.count("## 10 steps of 4,096 tokens") == 1
+    assert "Our scores are those of strict." in page
     assert "by an older definition: `gpt2` (`--head flat`)." in page
 
 

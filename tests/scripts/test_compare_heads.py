@@ -3,7 +3,11 @@
 import csv
 import json
 import math
+import os
+import signal
 import statistics
+import subprocess
+import threading
 
 import pytest
 from PIL import Image
@@ -286,6 +290,39 @@ def test_seconds_of_a_step_are_the_median(script, tmp_path):
     lines.insert(3, json.dumps({"step": 3, "minutes": 0.53, "loss/validation": 1}))
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     assert script("records").seconds_per_step(tmp_path) == pytest.approx(0.6)
+
+
+def test_two_calls_do_not_train_in_one_folder(script, tmp_path, monkeypatch):
+    records, lines = script("records"), []
+    held, go_on = threading.Event(), threading.Event()
+
+    def other_call():
+        with records.alone_in(tmp_path / "run"):
+            held.set()
+            go_on.wait()
+
+    thread = threading.Thread(target=other_call)
+    thread.start()
+    held.wait()
+    monkeypatch.setattr(records, "say", lambda line: (lines.append(line), go_on.set()))
+    with records.alone_in(tmp_path / "run"):
+        thread.join()
+    with records.alone_in(tmp_path / "run"), records.alone_in(tmp_path / "another"):
+        assert lines == [f"{tmp_path / 'run'}: another call is training here; waiting for it"]
+
+
+def test_a_signal_before_the_run_has_begun_ends_it_too(script, monkeypatch):
+    records, begin, before = script("records"), subprocess.Popen, signal.getsignal(signal.SIGTERM)
+
+    def popen(*arguments, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return begin(*arguments, **options)
+
+    monkeypatch.setattr(records.subprocess, "Popen", popen)
+    with pytest.raises(records.ScriptError, match="stopped; call again") as stopped:
+        records.launch(["-c", "import time; time.sleep(100)"], 1)
+    assert stopped.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_ctrl_c_is_one_line(script, capsys):

@@ -145,6 +145,11 @@ class TrainConfig:
             problems.append(f"--tie-embeddings: --head {self.head} has no weight of the embedding's shape")
         if self.num_groups is not None and self.head == "adaptive":
             problems.append("--num-groups: --head adaptive has clusters, not groups")
+        if self.head == "adaptive" and self.grouping in ("random", "clusters"):
+            problems.append(
+                f"--grouping {self.grouping}: --head adaptive needs frequent tokens first; take frequency, "
+                "or index for a tokenizer whose ids are sorted so"
+            )
         if self.modulation is not None and self.head != "grouped":
             problems.append(f"--modulation is for --head grouped, not {self.head}")
         if self.chunk_size is not None and self.head != "flat":

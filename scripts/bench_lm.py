@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from lm_contenders import Setting, Shape, make_model, make_training, simulate_training
+from lm_models import Setting, Shape, make_model, make_training, simulate_training
 
 # torch is imported where it is used: --help must not wait for it.
 

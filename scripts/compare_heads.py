@@ -15,14 +15,13 @@ and settings; what is there is not trained again. Table and figure are made from
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tyro
-from contenders import COMPARISONS, IMAGES, LM, Comparison
+from contenders import COMPARISONS, IMAGES, IMAGES_RECIPE, LM, LM_RECIPE, Comparison
 from records import (
     Contender,
     Data,
@@ -30,14 +29,17 @@ from records import (
     Mean,
     Row,
     ScriptError,
+    by_definition,
+    exit_code,
     key_of,
-    markdown_table,
     paired,
     read_rows,
     run_all,
     say,
-    write_file,
 )
+from results import folder, table, write_figure, write_page
+
+from flags import one_line_errors
 
 QUICK_SPACE = (
     "pattern=solid,striped",
@@ -125,7 +127,7 @@ class LmConfig(Common):
     def _length(steps: int, eval_tokens: int) -> tuple[str, ...]:
         # The steps are the limit, not the epochs. One evaluation, no stories: they are no part of a training.
         text = f"--max-steps {steps} --epochs 1000 --warmup-steps {min(100, steps // 4)} --eval-every {steps}"
-        return tuple(f"{text} --eval-tokens {eval_tokens} --sample-every 0".split())
+        return tuple(f"{text} --eval-tokens {eval_tokens} --sample-every 0 {LM_RECIPE}".split())
 
     def text(self) -> Data:
         return Data.of("stories:200" if self.quick else str(self.data))
@@ -165,8 +167,8 @@ class ImagesConfig(Common):
         only = QUICK_SPACE if self.quick else self.only
         steps, batch, images = (12, 16, 96) if self.quick else (self.steps, self.batch_size, self.eval_images)
         chosen = [part for option in only for part in ("--only", option)]
-        text = f"--batch-size {batch} --accumulate 1 --max-steps {steps} --epochs 1000 --schedule cosine"
-        return (*chosen, *f"{text} --eval-every {steps} --eval-images {images}".split())
+        text = f"--batch-size {batch} --accumulate 1 --max-steps {steps} --epochs 1000"
+        return (*chosen, *f"{text} --eval-every {steps} --eval-images {images} {IMAGES_RECIPE}".split())
 
     def text(self) -> None:
         return None
@@ -196,7 +198,7 @@ def plan(config: LmConfig | ImagesConfig, comparison: Comparison, rows: Sequence
             steps,
             config.runs,
             data=config.text(),
-            embeddings=None if source is None else job_of(source, seed).folder,
+            source=None if source is None else job_of(source, seed),
         )
 
     for seed in dict.fromkeys(config.seeds):
@@ -205,10 +207,8 @@ def plan(config: LmConfig | ImagesConfig, comparison: Comparison, rows: Sequence
             job = job_of(name, seed)
             if job.key in known:
                 continue
-            if (source := job.contender.embeddings_of) is not None:
-                first = job_of(source, seed)
-                if first not in jobs and not first.is_finished():
-                    jobs.append(first)
+            if job.source is not None and not job.source.is_finished():
+                jobs.append(job.source)
             jobs.append(job)
     # A contender named later may have been put in already, for its embeddings.
     return list(dict.fromkeys(jobs))
@@ -262,15 +262,16 @@ def sections(
     return result
 
 
-def document(rows: Sequence[Row], comparison: Comparison, figure: str) -> str:
-    """The whole Markdown page."""
+def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Sequence[Row] = ()) -> str:
+    """The whole Markdown page; of the older rows it says only that they are there."""
     lines = [
         f"# {comparison.title}",
         "",
         f"Made by `python scripts/compare_heads.py {comparison.name}` from "
         f"[its record](heads_{comparison.name}.csv). Validation loss in nats; ± is half of a 95 % interval "
-        "over seeds (Student t), n the number of seeds. Seconds are seconds of training, without data, "
-        "evaluation and saving.",
+        "over seeds (Student t), n the number of seeds. Training seconds are the time of the training loop, "
+        "reading batches included; tokenising, evaluation and saving are left out. Seconds a step are the "
+        "median over the steps. All heads were trained with one learning rate; each may have a better one.",
         "",
         f"![Validation loss against training seconds]({figure})",
     ]
@@ -283,7 +284,7 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str) -> str:
             f"`{setting}`, {int(first['training_items']):,} {comparison.item}s to train on. {place[0]}, "
             f"{place[1]} thread(s), torch {place[2]}.",
             "",
-            *table(entries, comparison),
+            results_table(entries, comparison),
         ]
         losses = {entry.name: entry.losses for entry in entries}
         found = {
@@ -310,15 +311,18 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str) -> str:
             ]
         lines += ["", "```bash", f'settings="{setting}"']
         for entry in entries:
-            known = comparison.contenders.get(entry.name)
-            source = f" --embeddings RUN_OF_{known.embeddings_of}" if known and known.embeddings_of else ""
-            lines.append(f"{comparison.program} $settings {entry.rows[0]['flags']}{source}  # {entry.name}")
+            known = comparison.contenders[entry.name]
+            source = f" --embeddings RUN_OF_{known.embeddings_of}" if known.embeddings_of else ""
+            lines.append(f"{comparison.program} $settings {known.flags}{source}  # {entry.name}")
         lines += ["```"]
+    if older:
+        names = ", ".join(sorted({f"`{row['contender']}` (`{row['flags']}`)" for row in older}))
+        lines += ["", f"Left out, because the record has them by an older definition: {names}."]
     lines += ["", *(f"- {note}" for note in comparison.notes)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-def table(entries: Sequence[Entry], comparison: Comparison) -> list[str]:
+def results_table(entries: Sequence[Entry], comparison: Comparison) -> str:
     """The contenders by loss."""
     flat = next((entry.losses for entry in entries if entry.name == "flat"), {})
     head = ["", "head", "n", "validation loss", "less flat's", *comparison.columns.values()]
@@ -343,7 +347,7 @@ def table(entries: Sequence[Entry], comparison: Comparison) -> list[str]:
             cells.append("" if mean is None else f"{mean.value:,.{digits}f}")
         cells += [f"{int(entry.rows[0][column]):,}" for column in ("parameters", "head_parameters")]
         rows.append(cells)
-    return markdown_table(head, rows, words=2)
+    return table(head, rows, left=2)
 
 
 def front(points: dict[str, tuple[float, float]]) -> list[str]:
@@ -388,7 +392,7 @@ def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
     figure.draw_without_rendering()  # fixes the scales, on which the places of the labels depend
     for panel, points in zip(panels, named, strict=True):
         put_labels(panel, points)
-    write_file(path, lambda draft: figure.savefig(draft, dpi=110))
+    write_figure(path, figure)
 
 
 def put_labels(panel: Any, points: dict[str, tuple[float, float]]) -> None:
@@ -434,18 +438,22 @@ def main(config: LmConfig | ImagesConfig) -> None:
     if problems := config.check():
         raise ScriptError("; ".join(problems))
     out = config.out or Path("runs/compare-quick" if config.quick else "docs/results")
+    if not config.redraw:
+        folder(out)  # now, not after hours of training
     record, page, figure = (out / f"heads_{comparison.name}.{suffix}" for suffix in ("csv", "md", "png"))
 
     def report(_: Job | None = None) -> None:
-        if found := read_rows(record):
-            text = document(found, comparison, figure.name)
-            write_file(page, lambda draft: draft.write_text(text, "utf-8"))
-            draw(found, comparison, figure)
+        now, older = by_definition(read_rows(record), comparison.contenders)
+        if now:
+            write_page(page, document(now, comparison, figure.name, older))
+            draw(now, comparison, figure)
 
     rows = read_rows(record)
     if config.redraw:
         if not rows:
             raise ScriptError(f"--redraw: no row in {record}; --out names the folder of another record")
+        if not by_definition(rows, comparison.contenders)[0]:
+            raise ScriptError(f"--redraw: all rows in {record} are of older contenders; train anew")
         report()
     else:
         jobs = plan(config, comparison, rows)
@@ -457,9 +465,6 @@ def main(config: LmConfig | ImagesConfig) -> None:
 
 if __name__ == "__main__":
     kinds = {"lm": LmConfig, "images": ImagesConfig}
-    arguments = tyro.extras.subcommand_cli_from_dict(kinds, description=__doc__)
-    try:
-        main(arguments)
-    except ScriptError as problem:
-        print(f"compare_heads: {problem}", file=sys.stderr)
-        raise SystemExit(problem.code) from None
+    with one_line_errors("compare_heads"):
+        arguments = tyro.extras.subcommand_cli_from_dict(kinds, description=__doc__)
+    raise SystemExit(exit_code("compare_heads", lambda: main(arguments)))

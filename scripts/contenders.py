@@ -9,41 +9,55 @@ from records import Contender
 # Cheap ones first. Every flag is spelled out: a row must keep its meaning when a default changes.
 LM = {
     "grouped-linear": Contender(
-        "grouped-linear, frequency, prior", "--head grouped-linear --grouping frequency --prior"
+        "grouped-linear, frequency, prior",
+        "--head grouped-linear --no-tie-embeddings --grouping frequency --prior",
     ),
     "grouped": Contender(
-        "grouped, index, no prior (the paper's)", "--head grouped --grouping index --no-prior"
+        "grouped, index, no prior (the paper's)",
+        "--head grouped --modulation scale-shift --no-tie-embeddings --grouping index --no-prior",
     ),
-    "grouped-prior": Contender("grouped, frequency, prior", "--head grouped --grouping frequency --prior"),
+    "grouped-prior": Contender(
+        "grouped, frequency, prior",
+        "--head grouped --modulation scale-shift --no-tie-embeddings --grouping frequency --prior",
+    ),
     "grouped-film": Contender(
-        "grouped film, frequency, prior", "--head grouped --modulation film --grouping frequency --prior"
+        "grouped film, frequency, prior",
+        "--head grouped --modulation film --no-tie-embeddings --grouping frequency --prior",
     ),
     "grouped-both": Contender(
-        "grouped both, frequency, prior", "--head grouped --modulation both --grouping frequency --prior"
+        "grouped both, frequency, prior",
+        "--head grouped --modulation both --no-tie-embeddings --grouping frequency --prior",
     ),
     "grouped-linear-tied": Contender(
         "grouped-linear tied, frequency, prior",
         "--head grouped-linear --tie-embeddings --grouping frequency --prior",
     ),
     "grouped-linear-no-prior": Contender(
-        "grouped-linear, frequency, no prior", "--head grouped-linear --grouping frequency --no-prior"
+        "grouped-linear, frequency, no prior",
+        "--head grouped-linear --no-tie-embeddings --grouping frequency --no-prior",
     ),
     "grouped-linear-index": Contender(
-        "grouped-linear, index, prior", "--head grouped-linear --grouping index --prior"
+        "grouped-linear, index, prior",
+        "--head grouped-linear --no-tie-embeddings --grouping index --prior",
     ),
     "grouped-linear-random": Contender(
-        "grouped-linear, random, prior", "--head grouped-linear --grouping random --prior"
+        "grouped-linear, random, prior",
+        "--head grouped-linear --no-tie-embeddings --grouping random --prior",
     ),
     "grouped-linear-clusters": Contender(
         "grouped-linear, clusters, prior",
-        "--head grouped-linear --grouping clusters --prior",
+        "--head grouped-linear --no-tie-embeddings --grouping clusters --prior",
         embeddings_of="grouped-linear",
     ),
     "adaptive": Contender(
-        "adaptive, frequency, prior", "--head adaptive --grouping frequency --prior", cost=2
+        "adaptive, frequency, prior",
+        "--head adaptive --no-tie-embeddings --grouping frequency --prior",
+        cost=2,
     ),
     "flat-chunked": Contender(  # 51 MB of logits at a time
-        "flat chunked, prior", "--head flat --chunk-size 256 --grouping frequency --prior", cost=5
+        "flat chunked, prior",
+        "--head flat --chunk-size 256 --no-tie-embeddings --grouping frequency --prior",
+        cost=5,
     ),
     "flat-tied": Contender(
         "flat tied, no prior (GPT-2's own)",
@@ -53,25 +67,44 @@ LM = {
     "flat-tied-prior": Contender(
         "flat tied, prior", "--head flat --tie-embeddings --grouping frequency --prior", cost=8
     ),
-    "flat": Contender("flat, prior", "--head flat --grouping frequency --prior", cost=8),
+    "flat": Contender("flat, prior", "--head flat --no-tie-embeddings --grouping frequency --prior", cost=8),
 }
 
 IMAGES = {
-    "factored": Contender("factored: a softmax for each attribute", "--head factored --grouping aligned"),
-    "grouped": Contender("grouped, aligned", "--head grouped --grouping aligned"),
-    "grouped-index": Contender("grouped, index (the paper's)", "--head grouped --grouping index"),
-    "grouped-random": Contender("grouped, random", "--head grouped --grouping random"),
-    "grouped-film": Contender("grouped film, aligned", "--head grouped --modulation film --grouping aligned"),
-    "grouped-both": Contender("grouped both, aligned", "--head grouped --modulation both --grouping aligned"),
-    "adaptive": Contender("adaptive, by index", "--head adaptive --grouping aligned", cost=1.5),
+    "factored": Contender(
+        "factored: a softmax for each attribute", "--head factored --grouping aligned --no-prior"
+    ),
+    "grouped": Contender(
+        "grouped, aligned", "--head grouped --modulation scale-shift --grouping aligned --no-prior"
+    ),
+    "grouped-index": Contender(
+        "grouped, index (the paper's)", "--head grouped --modulation scale-shift --grouping index --no-prior"
+    ),
+    "grouped-random": Contender(
+        "grouped, random", "--head grouped --modulation scale-shift --grouping random --no-prior"
+    ),
+    "grouped-film": Contender(
+        "grouped film, aligned", "--head grouped --modulation film --grouping aligned --no-prior"
+    ),
+    "grouped-both": Contender(
+        "grouped both, aligned", "--head grouped --modulation both --grouping aligned --no-prior"
+    ),
+    "adaptive": Contender("adaptive, by index", "--head adaptive --grouping aligned --no-prior", cost=1.5),
     "grouped-linear": Contender(
-        "grouped-linear, aligned", "--head grouped-linear --grouping aligned", cost=2
+        "grouped-linear, aligned", "--head grouped-linear --grouping aligned --no-prior", cost=2
     ),
     "flat-chunked": Contender(  # 12 MB of logits at a time
-        "flat chunked", "--head flat --chunk-size 16 --grouping aligned", cost=3
+        "flat chunked", "--head flat --chunk-size 16 --grouping aligned --no-prior", cost=3
     ),
-    "flat": Contender("flat", "--head flat --grouping aligned", cost=3),
+    "flat": Contender("flat", "--head flat --grouping aligned --no-prior", cost=3),
 }
+
+# Settings that no flag of the comparisons changes, spelled out for the same reason.
+LM_RECIPE = "--tokenizer gpt2 --dropout 0.0 --lr 0.001 --schedule cosine --weight-decay 0.1 --precision fp32"
+IMAGES_RECIPE = (
+    "--lr 0.001 --schedule cosine --warmup-steps 0 --rotation-cue notch --images-per-class 10 "
+    "--precision fp32"
+)
 
 
 @dataclass(frozen=True)
@@ -107,7 +140,6 @@ COMPARISONS = {
         columns={"bits_per_byte": "bits per byte", "accuracy": "token accuracy"},
         like={
             "grouped-linear": "flat",
-            "grouped-linear-clusters": "flat",
             "adaptive": "flat",
             "grouped-linear-tied": "flat-tied-prior",
         },

@@ -15,15 +15,14 @@ them, ablation.md and ablation.png.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from lm_contenders import Setting, Shape, simulate_training
-from records import KEY, Contender, Data, Job, Row, ScriptError, key_of, read_rows, run_all
+from lm_models import Setting, Shape, simulate_training
+from records import KEY, Contender, Data, Job, Row, exit_code, key_of, read_rows, run_all
 from results import (
     GRID,
     INK,
@@ -309,8 +308,4 @@ def main(config: Config) -> None:
 if __name__ == "__main__":
     with one_line_errors("figure_ablation"):
         arguments = tyro.cli(Config, description=__doc__)
-    try:
-        main(arguments)
-    except ScriptError as problem:
-        print(f"figure_ablation: {problem}", file=sys.stderr)
-        raise SystemExit(problem.code) from None
+    raise SystemExit(exit_code("figure_ablation", lambda: main(arguments)))

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
-from results import folder, table, write_csv, write_page
+from results import command, folder, refuse, shown_path, table, write_csv, write_figure, write_page
 
 from classifier.config import TrainConfig
 from classifier.presets import PRESETS
-from sqrtvocab.measure.machine import describe_machine
-from sqrtvocab.training import UserError, exit_code, read_config, read_metrics
+from flags import ConfigError, one_line_errors
+
+# torch and matplotlib are imported where they are used: --help must not wait for them.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PANELS = {
     "accuracy/overall": "validation accuracy",
@@ -44,9 +44,23 @@ class Args:
     """Picture to write; a table (.md) and the curves (.csv) of the same name go beside it."""
 
 
+def settings_of(run: Path) -> dict[str, Any]:
+    """What `config.json` says."""
+    from sqrtvocab.training import read_config
+
+    return read_config(run)
+
+
+def records_of(run: Path) -> list[dict[str, Any]]:
+    """All lines of `metrics.jsonl`."""
+    from sqrtvocab.training import read_metrics
+
+    return read_metrics(run / "metrics.jsonl")
+
+
 def label_of(run: Path) -> str:
     """What tells a run from the others: head, grouping, groups."""
-    config = read_config(run)
+    config = settings_of(run)
     if config["head"] not in ("grouped", "grouped-linear"):
         return config["head"]
     modulation = f" {config['modulation']}" if config.get("modulation") else ""
@@ -62,10 +76,13 @@ def labels_of(runs: tuple[Path, ...]) -> list[str]:
 
 def draw(runs: tuple[Path, ...], labels: list[str]) -> Figure:
     """A row of panels for each axis, a line for each run; the ceiling dotted once a run comes near it."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
+
     figure = Figure(figsize=(4.2 * len(PANELS), 3.4 * len(AXES)), layout="constrained")
     grid = figure.subplots(len(AXES), len(PANELS), squeeze=False)
     for run, label in zip(runs, labels, strict=True):
-        records = read_metrics(run / "metrics.jsonl")
+        records = records_of(run)
         for (axis, axis_label), row in zip(AXES.items(), grid, strict=True):
             for (tag, title), panel in zip(PANELS.items(), row, strict=True):
                 points = [(record[axis], record[tag]) for record in records if tag in record]
@@ -86,7 +103,7 @@ def draw(runs: tuple[Path, ...], labels: list[str]) -> Figure:
 
 def command_of(run: Path) -> str:
     """The command that made a run: its flags that are not the default."""
-    settings = read_config(run)
+    settings = settings_of(run)
     config, usual = TrainConfig.from_json(settings), PRESETS[settings["preset"]]
     words = ["train_classifier"]
     for field in dataclasses.fields(config):
@@ -99,14 +116,26 @@ def command_of(run: Path) -> str:
             words += [
                 part
                 for each in (value if isinstance(value, tuple) else [value])
-                for part in (name, str(each))
+                for part in (name, shown_path(each) if isinstance(each, Path) else str(each))
             ]
-    return shlex.join([*words, "--out", f"runs/{run.parent.name}/{run.name}"])
+    return shlex.join([*words, "--out", shown_path(run)])
 
 
 def evaluations(run: Path) -> list[dict[str, Any]]:
     """What was measured on validation images, in the order of the steps."""
-    return [record for record in read_metrics(run / "metrics.jsonl") if "accuracy/overall" in record]
+    return [record for record in records_of(run) if "accuracy/overall" in record]
+
+
+def about_groups(runs: tuple[Path, ...]) -> str:
+    """Whose groups the group accuracy is about."""
+    configs = [settings_of(run) for run in runs]
+    used = {config["grouping"] for config in configs if not config["head"].startswith("grouped")}
+    if not used:
+        return "Groups are each head's own."
+    return (
+        f"Groups are each head's own; a head without groups is scored on those of its --grouping "
+        f"({', '.join(sorted(used))})."
+    )
 
 
 def page(runs: tuple[Path, ...], labels: list[str], picture: str) -> list[str]:
@@ -123,31 +152,46 @@ def page(runs: tuple[Path, ...], labels: list[str], picture: str) -> list[str]:
         name.removeprefix("attribute/") for name in evaluations(runs[0])[-1] if name.startswith("attribute/")
     ]
     heads = ["head", "images seen", "minutes", "validation loss", "accuracy", "top 5", "group", "ceiling"]
-    classes = read_config(runs[0])["num_classes"]
+    classes = settings_of(runs[0])["num_classes"]
+    from sqrtvocab.measure.machine import describe_machine
+
     return [
         f"# Learning {classes:,} classes",
         f"The paper's CNN on drawn shapes, {classes:,} classes. Minutes are minutes of training, evaluations "
-        "left out; the curves are in the CSV file of the same name. Groups are each head's own, of a head "
-        "without groups the aligned ones.",
+        "left out; the curves are in the CSV file of the same name. " + about_groups(runs),
         f"![Accuracy and loss against images seen and minutes]({picture})",
         table(heads, rows),
         "Share of validation images whose attribute is right:",
         table(["head", *names], attributes),
-        "```bash\n" + "\n".join([*(command_of(run) for run in runs), _shown_command()]) + "\n```",
+        "```bash\n" + "\n".join([*(command_of(run) for run in runs), command()]) + "\n```",
         f"Drawn on {describe_machine()}.",
     ]
 
 
-def _shown_command() -> str:
-    return f"python scripts/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}"
+def class_space(run: Path) -> object:
+    """Which classes a run learnt: the options of every attribute, and whether rotations can be seen."""
+    from sqrtvocab.training import UserError
+
+    try:
+        config = TrainConfig.from_json(settings_of(run))
+    except ConfigError as error:
+        raise UserError(f"{run}: no run of train_classifier: {error}") from error
+    return config.space(), config.rotation_cue
 
 
 def main(args: Args) -> None:
-    if not args.runs:
-        raise UserError("name at least one run folder of train_classifier")
+    from sqrtvocab.training import UserError
+
     for run in args.runs:
-        if not read_config(run) or not (run / "metrics.jsonl").is_file() or not evaluations(run):
+        if not settings_of(run) or not (run / "metrics.jsonl").is_file() or not evaluations(run):
             raise UserError(f"{run}: no run of train_classifier with an evaluation to draw")
+    spaces = {run: class_space(run) for run in args.runs}
+    for run, space in spaces.items():
+        if space != spaces[args.runs[0]]:
+            raise UserError(
+                f"{run}: other classes than those of {args.runs[0]} (--only or --rotation-cue); their "
+                "accuracies do not compare, so draw them apart"
+            )
     folder(args.out.parent)
     labels = labels_of(args.runs)
     rows = [
@@ -155,7 +199,7 @@ def main(args: Args) -> None:
         for run, label in zip(args.runs, labels, strict=True)
         for row in evaluations(run)
     ]
-    draw(args.runs, labels).savefig(args.out, dpi=110)
+    write_figure(args.out, draw(args.runs, labels))
     columns = list(dict.fromkeys(name for row in rows for name in row))
     write_csv(args.out.with_suffix(".csv"), [{name: row.get(name, "") for name in columns} for row in rows])
     write_page(args.out.with_suffix(".md"), *page(args.runs, labels, args.out.name))
@@ -163,5 +207,10 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    arguments = tyro.cli(Args)
+    with one_line_errors("figure_classification"):
+        arguments = tyro.cli(Args, description=__doc__)
+    if not arguments.runs:
+        refuse("name at least one run folder of train_classifier")
+    from sqrtvocab.training import exit_code
+
     raise SystemExit(exit_code("figure_classification", lambda: main(arguments)))

@@ -6,27 +6,28 @@ parts, on several days, and its table and figure drawn anew at any time.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import math
 import os
-import platform
 import re
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
+from results import read_csv, write_csv
 from tqdm import tqdm
 
 Row = dict[str, str]
@@ -94,7 +95,7 @@ class Job:
     steps: int
     runs: Path
     data: Data | None = None
-    embeddings: Path | None = None
+    source: Job | None = None  # whose trained token embedding it needs
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -102,7 +103,8 @@ class Job:
         data = () if self.data is None else ("--data", self.data.name)
         size = "" if self.data is None else str(self.data.size)
         settings = shlex.join([*data, *self.settings])
-        return (self.name, str(self.seed), settings, self.contender.flags, size)
+        flags = definition(self.contender, self.source and self.source.contender)
+        return (self.name, str(self.seed), settings, flags, size)
 
     @property
     def folder(self) -> Path:
@@ -115,8 +117,8 @@ class Job:
         flags = [*self.settings, *self.contender.flags.split(), "--seed", str(self.seed)]
         if self.data is not None:
             flags = ["--data", self.data.flag, *flags]
-        if self.embeddings is not None:
-            flags += ["--embeddings", str(self.embeddings)]
+        if self.source is not None:
+            flags += ["--embeddings", str(self.source.folder)]
         return [*flags, "--out", str(self.folder), "--resume", "auto"]
 
     def is_finished(self) -> bool:
@@ -134,35 +136,50 @@ class Job:
 # ---- the record ----
 
 
+def definition(contender: Contender, source: Contender | None) -> str:
+    """What a row says under `flags`: those of the contender, and of the one whose embedding it takes."""
+    if source is None:
+        return contender.flags
+    return f"{contender.flags} --embeddings {shlex.quote(f'run of {source.flags}')}"
+
+
+def by_definition(rows: Sequence[Row], contenders: Mapping[str, Contender]) -> tuple[list[Row], list[Row]]:
+    """The rows of the contenders as they are now, and those of others, or of what had such a name before."""
+    flags = {
+        name: definition(each, contenders[each.embeddings_of] if each.embeddings_of else None)
+        for name, each in contenders.items()
+    }
+    now = [row for row in rows if flags.get(row["contender"]) == row["flags"]]
+    return now, [row for row in rows if flags.get(row["contender"]) != row["flags"]]
+
+
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a record; none if there is no such file."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    if rows and (missing := [name for name in KEY if name not in rows[0]]):
-        raise ScriptError(f"{path}: not a record of this script: it has no column {missing[0]}")
+    """All rows of a record; none if there is no such file.
+
+    Raises:
+        ScriptError: a column is missing, or a line is cut short.
+    """
+    try:
+        rows = read_csv(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScriptError(f"{path}: not a record of this script: {error}") from error
+    for number, row in enumerate(rows, start=1):
+        if missing := [name for name in (*KEY, *RESULTS) if row.get(name) is None]:
+            what = f"it has no column {missing[0]}" if missing[0] not in row else f"row {number} is cut short"
+            raise ScriptError(f"{path}: not a record of this script: {what}")
     return rows
 
 
 def keep_row(path: Path, row: Row) -> None:
     """Add a row to the record, or put it in the place of the row with the same key."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
-    # Two parts of a comparison may run at the same time.
-    with FileLock(Path(tempfile.gettempdir()) / f"sqrtvocab-{name}.lock"):
+    with lock_of(path):
         rows = read_rows(path)
         same = [i for i, old in enumerate(rows) if key_of(old) == key_of(row)]
         if same:
             rows[same[0]] = {**rows[same[0]], **row}
         else:
             rows.append(row)
-        names = list(dict.fromkeys(name for each in rows for name in each))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_file(path, lambda draft: draft.write_text(text.getvalue(), "utf-8"))
+        write_csv(path, rows)
 
 
 def key_of(row: Row) -> tuple[str, ...]:
@@ -170,19 +187,19 @@ def key_of(row: Row) -> tuple[str, ...]:
     return tuple(row[name] for name in KEY)
 
 
-def write_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a draft with the same suffix, then put it in place: whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".draft-{os.getpid()}-{path.name}")
-    write(draft)
-    draft.replace(path)
+def lock_of(path: Path) -> FileLock:
+    """A lock for a file or folder: two parts of a comparison may run at the same time."""
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    return FileLock(Path(tempfile.gettempdir()) / f"sqrtvocab-{name}.lock")
 
 
 def row_of(job: Job, threads: int) -> Row:
     """What a finished run says about itself."""
+    from sqrtvocab.measure.machine import describe_processor  # imports torch
+
     config = json.loads((job.folder / "config.json").read_text("utf-8"))
     scored = scores(job.folder)[-1]
-    seconds = 60 * scored["minutes"]  # of training: the trainers leave out data, evaluation and saving
+    seconds = 60 * scored["minutes"]  # of the training loop: see `compare_heads.document`
     where = config["computed_on"].partition(",")[0]  # cpu, or the name of the GPU
     counted = re.search(r", (\d+) threads", config["computed_on"])  # the run may be older than this call
     values: dict[str, Any] = {
@@ -191,7 +208,7 @@ def row_of(job: Job, threads: int) -> Row:
         "accuracy": scored.get("accuracy/token", scored.get("accuracy/overall")),
         "group_accuracy": scored["accuracy/group"],
         "seconds": round(seconds, 2),
-        "seconds_per_step": round(seconds / scored["step"], 4),
+        "seconds_per_step": round(seconds_per_step(job.folder), 4),
         "peak_gib": round(max(record["memory/peak"] for record in metrics(job.folder, "memory/peak")), 3),
         "parameters": config["parameters"],
         "head_parameters": config["head_parameters"],
@@ -200,9 +217,16 @@ def row_of(job: Job, threads: int) -> Row:
         "training_items": config.get("training_tokens", config.get("training_images")),
         "threads": counted[1] if counted else threads,
         "torch": config["torch"],
-        "machine": machine() if where == "cpu" else where,
+        "machine": describe_processor() if where == "cpu" else where,
     }
     return dict(zip(KEY, job.key, strict=True)) | {name: str(values[name]) for name in RESULTS}
+
+
+def seconds_per_step(run: Path) -> float:
+    """The median over the steps, so that a pause of the machine or the first steps do not count."""
+    points = [(0, 0.0)] + [(each["step"], 60 * each["minutes"]) for each in metrics(run, "loss/train")]
+    # A run that was resumed may tell of some steps twice: only what follows on counts.
+    return statistics.median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(points) if b[0] > a[0])
 
 
 def scores(run: Path) -> list[dict[str, Any]]:
@@ -243,23 +267,39 @@ def run_all(
                 break
             bar.set_description_str(f"run {number} of {len(jobs)}: {job.name}, seed {job.seed}")
             print(file=sys.stderr)  # the bar stays above the run's own line
-            if not job.is_finished():
-                code = launch(["-m", job.trainer, *job.flags()], threads)
-                if code == 2:  # bad input: the others would fail alike
-                    raise ScriptError(f"{job.name} was refused by the trainer: see above")
-                if code or not job.is_finished():
-                    failed.append(f"{job.name} (seed {job.seed}) ended with exit code {code}")
-                    say(failed[-1])
-                    continue
-            if job.key not in map(key_of, read_rows(record)):  # it may have been trained for its embedding
-                keep_row(record, row_of(job, threads))
-            job.tidy()
+            with alone_in(job.folder):
+                if not job.is_finished():
+                    code = launch(["-m", job.trainer, *job.flags()], threads)
+                    if code == 2:  # bad input: the others would fail alike
+                        raise ScriptError(f"{job.name} was refused by the trainer: see above")
+                    if code or not job.is_finished():
+                        failed.append(f"{job.name} (seed {job.seed}) ended with exit code {code}")
+                        say(failed[-1])
+                        continue
+                if job.key not in map(key_of, read_rows(record)):  # it may be there for its embedding
+                    keep_row(record, row_of(job, threads))
+                job.tidy()
             after(job)
             done += 1
             bar.update(job.contender.cost)
     say(f"{done} runs added to {record}")
     if failed:
         raise ScriptError(f"{'; '.join(failed)}; call again to try them once more", code=1)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other call trains in this run folder; it may have finished the run by then."""
+    lock = lock_of(folder)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say(f"{folder}: another call is training here; waiting for it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def launch(arguments: Sequence[str], threads: int) -> int:
@@ -271,17 +311,24 @@ def launch(arguments: Sequence[str], threads: int) -> int:
         ScriptError: after a signal.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    # This interpreter, not the installed command: it must be this environment's. In a group of its own, so
-    # that Ctrl-C reaches it once, through us: a second one would end it without saving.
-    process = subprocess.Popen([sys.executable, *arguments], env=environment, process_group=0)
+    process: subprocess.Popen[bytes] | None = None
     received: list[int] = []
+    waiting: list[int] = []  # came before there was a process to pass them to
 
     def pass_on(number: int, _: object) -> None:
         received.append(number)
-        process.send_signal(number)
+        if process is None:
+            waiting.append(number)
+        else:
+            process.send_signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        # This interpreter, not the installed command: it must be of this environment. In a group of its own,
+        # so that Ctrl-C reaches it once, through us: a second one would end it without saving.
+        process = subprocess.Popen([sys.executable, *arguments], env=environment, process_group=0)
+        while waiting:
+            process.send_signal(waiting.pop())
         code = process.wait()
     finally:
         for number, handler in before.items():
@@ -296,15 +343,20 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def machine() -> str:
-    """The processor of this machine and its cores."""
-    name = platform.processor() or platform.machine()
+def exit_code(program: str, command: Callable[[], None]) -> int:
+    """Run a script's command; what went wrong is one line. Without torch, unlike that of the trainers."""
     try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass  # no Linux, or a processor that does not say
-    return f"{name}, {os.cpu_count()} cores"
+        command()
+    except ScriptError as problem:
+        print(f"{program}: {problem}", file=sys.stderr)
+        return problem.code
+    except OSError as error:  # a full disk, a folder taken away
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:  # between the runs; `launch` sees to the others
+        print(f"{program}: interrupted; call again to go on", file=sys.stderr)
+        return 130
+    return 0
 
 
 # ---- numbers ----
@@ -338,9 +390,3 @@ def paired(ours: dict[str, float], theirs: dict[str, float]) -> Mean | None:
     """The mean difference of two contenders over the seeds that both have; None if there are none."""
     both = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
     return Mean.of(both) if both else None
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> list[str]:
-    """Lines of a Markdown table; all columns but the first `words` are numbers, aligned to the right."""
-    marks = ["---"] * words + ["---:"] * (len(head) - words)
-    return ["| " + " | ".join(cells) + " |" for cells in (head, marks, *rows)]

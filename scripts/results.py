@@ -60,9 +60,26 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
     draft.replace(path)
 
 
+def shown_path(path: Path | str) -> str:
+    """A path for a page: from the current folder on, or its last name if it lies elsewhere. Where the folders
+    of one machine lie is nobody's business."""
+    whole, here = Path(os.path.abspath(path)), Path.cwd()
+    return whole.relative_to(here).as_posix() if whole.is_relative_to(here) else whole.name
+
+
+def command() -> str:
+    """The command that is running, as one would type it, without the paths of this machine."""
+    words = []
+    for word in sys.argv[1:]:
+        flag, equals, value = word.rpartition("=") if word.startswith("--") else ("", "", word)
+        outside = Path(value).is_absolute() or ".." in Path(value).parts
+        words.append(flag + equals + (shown_path(value) if outside else value))
+    return shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *words])
+
+
 def command_line() -> str:
-    """The command that is running, as one would type it, in a code block."""
-    return f"```bash\npython scripts/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}".rstrip() + "\n```"
+    """The same, in a code block."""
+    return f"```bash\n{command()}\n```"
 
 
 def refuse(message: str) -> NoReturn:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
+from contenders import LM_RECIPE
 from records import (
     Contender,
     Data,
@@ -28,25 +29,30 @@ from records import (
     Mean,
     Row,
     ScriptError,
+    by_definition,
+    exit_code,
     keep_row,
     key_of,
     launch,
-    markdown_table,
     paired,
     read_rows,
     run_all,
     say,
-    write_file,
 )
+from results import folder as make_folder
+from results import table, write_page
+
+from flags import one_line_errors
 
 MODELS = {
     "grouped": Contender(
         "ours: GPT-2 with the paper's head",
-        "--backbone gpt2 --head grouped --grouping index --no-prior",
+        "--backbone gpt2 --head grouped --modulation scale-shift --no-tie-embeddings --grouping index "
+        "--no-prior",
     ),
     "grouped-linear": Contender(
         "ours: GPT-2 with the default head",
-        "--backbone gpt2 --head grouped-linear --grouping frequency --prior",
+        "--backbone gpt2 --head grouped-linear --no-tie-embeddings --grouping frequency --prior",
     ),
     "gpt2": Contender("GPT-2", "--backbone gpt2 --head flat --tie-embeddings --no-prior", cost=8),
     "gpt-neo": Contender("GPT-Neo", "--backbone gpt-neo --head flat --tie-embeddings --no-prior", cost=9),
@@ -129,7 +135,7 @@ def plan(config: Config, rows: Sequence[Row]) -> list[Job]:
         shape, steps, tokens = "--num-layers 2 --num-attention-heads 2 --seq-len 64", 6, 2_048
         data, sizes, batch = Data.of("stories:200"), (16, 32), 4
     length = f"--max-steps {steps} --epochs 1000 --warmup-steps {min(100, steps // 4)} --eval-every {steps}"
-    rest = f"{shape} --batch-size {batch} {length} --eval-tokens {tokens} --sample-every 0"
+    rest = f"{shape} --batch-size {batch} {length} --eval-tokens {tokens} --sample-every 0 {LM_RECIPE}"
     known = {key_of(row) for row in rows}
 
     def job_of(name: str, size: int, seed: int) -> Job:
@@ -157,16 +163,20 @@ def has_judge() -> bool:
 def grade(folder: Path, row: Row, record: Path, config: Config) -> bool:
     """Let the judge read a run's stories and add the scores to its row -> whether there are scores now."""
     command = ["-c", "from lm.cli import judge_main; raise SystemExit(judge_main())", str(folder)]
-    if launch([*command, "--model", config.judge_model], config.threads):
+    # A file for each judge: `judge_lm` does not mix the answers of two.
+    answers = folder / f"judge-{re.sub(r'[^A-Za-z0-9.]+', '-', config.judge_model)}.jsonl"
+    if launch([*command, "--model", config.judge_model, "--out", str(answers)], config.threads):
         return False
-    document = json.loads((folder / "judge.json").read_text("utf-8"))
+    document = json.loads(answers.with_suffix(".json").read_text("utf-8"))
+    if not document["valid"]:  # no grade could be read: the means are no numbers
+        return False
     scores = {name: str(round(document["scores"][name]["mean"], 3)) for name in SCORES}
     keep_row(record, {**row, **scores, "judge": config.judge_model, "graded": str(document["valid"])})
     return True
 
 
 def grade_all(record: Path, config: Config) -> None:
-    """Grade the runs whose rows have no scores yet.
+    """Grade the runs whose rows have no scores of this judge yet.
 
     Raises:
         ScriptError: the judge failed on some, or their runs are gone.
@@ -174,7 +184,10 @@ def grade_all(record: Path, config: Config) -> None:
     if not has_judge():
         return
     jobs = {job.key: job for job in plan(config, [])}
-    missing = [row for row in read_rows(record) if key_of(row) in jobs and not row.get("grammar")]
+    missing = [
+        row for row in read_rows(record)
+        if key_of(row) in jobs and not (row.get("grammar") and row.get("judge") == config.judge_model)
+    ]  # fmt: skip
     ungraded = [row for row in missing if not jobs[key_of(row)].is_finished()]
     for row in missing:
         job = jobs[key_of(row)]
@@ -205,8 +218,14 @@ def shared_settings(row: Row) -> str:
     return " ".join(words[:place] + words[place + 2 :])
 
 
-def document(rows: Sequence[Row]) -> str:
-    """The whole Markdown page: a table for each of the settings in the record."""
+def judge_of(rows: Sequence[Row]) -> str | None:
+    """Who graded most of these rows: the scores of two judges do not mix. None if nobody did."""
+    judges = [row.get("judge", "") for row in rows if row.get("grammar")]
+    return max(dict.fromkeys(judges), key=judges.count, default=None)
+
+
+def document(rows: Sequence[Row], older: Sequence[Row] = ()) -> str:
+    """The whole Markdown page: a table for each of the settings in the record; older rows are only named."""
     lines = [
         "# Table 1: quality",
         "",
@@ -225,15 +244,19 @@ def document(rows: Sequence[Row]) -> str:
             "",
             f"## {int(first['steps']):,} steps of {per_step:,} tokens",
             "",
-            f"`{setting}`, {int(first['training_items']):,} tokens to train on. {places}.",
+            f"`{setting}`, {int(first['training_items']):,} tokens to train on. {places}."
+            + (f" Our scores are those of {judge}." if (judge := judge_of(mine)) else ""),
             "",
-            *table(mine),
+            quality_table(mine),
             "",
             "```bash",
             f'settings="{setting}"',
             *(f"train_lm $settings --hidden-size 128 {MODELS[name].flags}  # {name}" for name in ORDER),
             "```",
         ]
+    if older:
+        names = ", ".join(sorted({f"`{row['contender']}` (`{row['flags']}`)" for row in older}))
+        lines += ["", f"Left out, because the record has them by an older definition: {names}."]
     lines += [
         "",
         "- GPT-2 and GPT-Neo have the flat head tied to the embedding, as in `transformers`; GPT-Neo attends "
@@ -241,11 +264,12 @@ def document(rows: Sequence[Row]) -> str:
         "- *the paper's head*: `grouped`, consecutive token ids, no prior. *the default head*: "
         "`grouped-linear`, groups by frequency, prior.",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def quality_table(rows: Sequence[Row]) -> str:
     """A line for each model and size, as in the paper, with what it says about them."""
+    judge = judge_of(rows)
     losses: dict[tuple[str, int], dict[str, float]] = {}
     for row in rows:
         losses.setdefault((row["contender"], size_of(row)), {})[row["seed"]] = float(row["loss"])
@@ -256,7 +280,7 @@ def table(rows: Sequence[Row]) -> list[str]:
             loss = Mean.of(list(losses[name, size].values()))
             gap = None if name == "gpt2" else paired(losses[name, size], losses.get(("gpt2", size), {}))
             bits = Mean.of([float(row["bits_per_byte"]) for row in mine])
-            graded = [row for row in mine if row.get("grammar")]
+            graded = [row for row in mine if row.get("grammar") and row.get("judge", "") == judge]
             ours = [Mean.of([float(row[score]) for row in graded]) for score in SCORES] if graded else []
             lines.append([
                 MODELS[name].title, str(size), f"{int(mine[0]['parameters']):,}", str(loss.n), loss.show(3),
@@ -265,7 +289,7 @@ def table(rows: Sequence[Row]) -> list[str]:
                 ", ".join(f"{score.value:.2f}" for score in ours) or "no judge",
             ])  # fmt: skip
     head = ["model", "hidden", "parameters", "n", "validation loss", "less GPT-2's", "bits per byte"]
-    return markdown_table([*head, "the paper's scores", "ours"], lines)
+    return table([*head, "the paper's scores", "ours"], lines)
 
 
 def main(config: Config) -> None:
@@ -273,16 +297,21 @@ def main(config: Config) -> None:
     if problems := config.check():
         raise ScriptError("; ".join(problems))
     out = config.out or Path("runs/table1-quick" if config.quick else "docs/results")
+    if not config.redraw:
+        make_folder(out)  # now, not after hours of training
     record, page = out / "quality.csv", out / "quality.md"
 
     def report(_: Job | None = None) -> None:
-        if found := read_rows(record):
-            write_file(page, lambda draft: draft.write_text(document(found), "utf-8"))
+        now, older = by_definition(read_rows(record), MODELS)
+        if now:
+            write_page(page, document(now, older))
 
     rows = read_rows(record)
     if config.redraw:
         if not rows:
             raise ScriptError(f"--redraw: no row in {record}; --out names the folder of another record")
+        if not by_definition(rows, MODELS)[0]:
+            raise ScriptError(f"--redraw: all rows in {record} are of older models; train anew")
     else:
         jobs = plan(config, rows)
         say(f"{len(jobs)} runs to do; watch them with: tensorboard --logdir {config.runs}")
@@ -298,9 +327,6 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    arguments = tyro.cli(Config, description=__doc__)
-    try:
-        main(arguments)
-    except ScriptError as problem:
-        print(f"table1_quality: {problem}", file=sys.stderr)
-        raise SystemExit(problem.code) from None
+    with one_line_errors("table1_quality"):
+        arguments = tyro.cli(Config, description=__doc__)
+    raise SystemExit(exit_code("table1_quality", lambda: main(arguments)))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
-from lm_contenders import FLAT, MODELS, QUICK_SIZES, Setting, Shape, make_model, simulate_training
+from lm_models import FLAT, MODELS, QUICK_SIZES, Setting, Shape, make_model, simulate_training
 from results import (
     GRID,
     INK,

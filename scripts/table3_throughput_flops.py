@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from lm_contenders import MODELS, QUICK_SIZES, Shape, make_training
+from lm_models import MODELS, QUICK_SIZES, Shape, make_training
 from results import command_line, folder, read_csv, refuse, table, write_csv, write_page
 
 from flags import ConfigError, one_line_errors

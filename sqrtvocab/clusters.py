@@ -32,7 +32,7 @@ def cluster_order(
         counts: [V] how often each class occurs. The classes with a count of 0 have vectors that mean nothing:
             they take no part, and fill the places left. The others weigh log(1 + count). Within a group the
             most frequent class stands first.
-        seed: of k-means.
+        seed: of k-means, which takes its last 32 bits.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -41,7 +41,7 @@ def cluster_order(
     known = np.flatnonzero(weights) if weights.any() else np.arange(len(vectors))
     lengths = np.linalg.norm(vectors[known], axis=1, keepdims=True)
     points = vectors[known] / np.maximum(lengths, np.finfo(np.float32).tiny)  # [N, d]
-    means = KMeans(min(len(sizes), len(known)), n_init=1, max_iter=ITERATIONS, random_state=seed)
+    means = KMeans(min(len(sizes), len(known)), n_init=1, max_iter=ITERATIONS, random_state=seed % 2**32)
     with (
         warnings.catch_warnings()
     ):  # of vectors that are equal: then some clusters stay empty, and are filled

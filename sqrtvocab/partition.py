@@ -96,8 +96,9 @@ class Partition(nn.Module):
     ) -> Partition:
         """Classes with similar vectors share a group: k-means (scikit-learn), balanced to the group sizes.
 
-        The same on every call for the same seed and machine. The result is an order like any other: to load
-        it again needs neither scikit-learn nor the vectors.
+        With one seed as repeatable as scikit-learn's k-means: another number of threads, another version or
+        machine rounds differently and may move classes that lie between two groups. The result is an order
+        like any other: to load it again needs neither scikit-learn nor the vectors.
 
         Args:
             vectors: [V, d], such as the rows of a trained embedding.

@@ -41,6 +41,8 @@ class FactoredHead(Head):
         super().__init__(in_features, num_classes, validate)
         radices = (num_classes,) if radices is None else tuple(radices)
         self.radices = tuple(positive("each of radices", radix) for radix in radices)
+        if not self.radices:
+            raise ValueError("radices must name at least one attribute")
         if math.prod(self.radices) != num_classes:
             raise ValueError(
                 f"radices {self.radices} make {math.prod(self.radices)} classes, but num_classes is "

@@ -44,6 +44,16 @@ def test_white_is_nothing():
     assert not seen[0].any()
 
 
+def test_with_one_seed_every_head_begins_with_the_same_encoder():
+    partition = make_partition(AttributeSpace.only({"shape": ["circle", "star"]}), "aligned", None, 0)
+    weights = []
+    for head in ("grouped", "flat", "adaptive"):
+        torch.manual_seed(7)
+        weights.append(make_classifier(head, partition).encoder.state_dict())
+    for other in weights[1:]:
+        assert all(torch.equal(weights[0][name], other[name]) for name in weights[0])
+
+
 def test_parameters_of_the_papers_run():
     space = AttributeSpace.full()
     with torch.device("meta"):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,21 @@ def test_the_figure_of_a_run(finished, tmp_path):
     page = (tmp_path / "new" / "figure.md").read_text()
     assert f"{scored[-1]['loss/validation']:.3f}" in page
     assert "\ntrain_classifier --" in page
+    assert f"--out {finished.name}\n" in page
+    assert "python scripts/figure_classification.py " in page
+    assert not any(str(folder) in page for folder in (tmp_path, *list(finished.parents)[:-1]))
+
+
+def test_no_figure_of_runs_with_different_classes(finished, tmp_path):
+    """Their accuracies mean different things."""
+    other = shutil.copytree(finished, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "only": ["shape=circle"]}))
+    result = script("figure_classification.py", finished, other, "--out", tmp_path / "figure.png")
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"figure_classification: {other}: other classes than those of")
+    assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "figure.png").exists()
 
 
 @pytest.mark.slow

@@ -334,6 +334,7 @@ def test_all_bad_flags_at_once(run, complaint):
         (("--modulation", "film"), "--modulation is for --head grouped, not grouped-linear"),
         (("--head", "grouped", "--chunk-size", 4), "--chunk-size is for --head flat, not grouped"),
         (("--head", "flat", "--chunk-size", 0), "--chunk-size must be at least 1, got 0"),
+        (("--head", "adaptive", "--grouping", "random"), "--grouping random: --head adaptive needs frequent"),
         (("--grouping", "clusters"), "--grouping clusters needs --embeddings"),
         (("--embeddings", "runs/x"), "--embeddings is for --grouping clusters, not frequency"),
         (("--device", "cuda"), "--device cuda: torch"),

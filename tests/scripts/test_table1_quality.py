@@ -8,6 +8,13 @@ from pathlib import Path
 
 import pytest
 
+FLAGS = {
+    "grouped": "--backbone gpt2 --head grouped --modulation scale-shift --no-tie-embeddings --grouping index "
+    "--no-prior",
+    "grouped-linear": "--backbone gpt2 --head grouped-linear --no-tie-embeddings --grouping frequency "
+    "--prior",
+    "gpt2": "--backbone gpt2 --head flat --tie-embeddings --no-prior",
+}
 REST = "--num-layers 8 --max-steps 10"
 
 
@@ -15,10 +22,10 @@ def row(contender, size, loss, **other):
     """A row of a record, made by hand."""
     values = {
         "contender": contender, "seed": 0, "settings": f"--data text/ --hidden-size {size} {REST}",
-        "flags": "--head x", "data_bytes": 1000, "loss": loss, "bits_per_byte": loss / 3, "accuracy": 0.2,
-        "group_accuracy": 0.5, "seconds": 60, "seconds_per_step": 6, "peak_gib": 1.5, "parameters": 1_234_567,
-        "head_parameters": 4_321, "steps": 10, "items": 40_960, "training_items": 999_999, "threads": 2,
-        "torch": "2.15.0", "machine": "a processor, 2 cores",
+        "flags": FLAGS[contender], "data_bytes": 1000, "loss": loss, "bits_per_byte": loss / 3,
+        "accuracy": 0.2, "group_accuracy": 0.5, "seconds": 60, "seconds_per_step": 6, "peak_gib": 1.5,
+        "parameters": 1_234_567, "head_parameters": 4_321, "steps": 10, "items": 40_960,
+        "training_items": 999_999, "threads": 2, "torch": "2.15.0", "machine": "a processor, 2 cores",
     }  # fmt: skip
     return {name: str(value) for name, value in {**values, **other}.items()}
 
@@ -34,8 +41,11 @@ def cells(page):
 def test_the_table_of_a_record(call, script, tmp_path):
     scores = {"grammar": 3.5, "creativity": 4, "consistency": 5, "plot": 2.25, "age": 6}
     rows = [
-        row("grouped", 128, 4.25), row("gpt2", 128, 4.0), row("gpt2", 256, 3.5, **scores),
+        row("grouped", 128, 4.25), row("gpt2", 128, 4.0), row("gpt2", 256, 3.5, judge="strict", **scores),
         row("grouped-linear", 128, 3.75), row("gpt2", 128, 4.5, seed=1), row("grouped", 128, 5.0, seed=1),
+        row("gpt2", 128, 9.0, flags="--head flat"),
+        row("gpt2", 256, 3.5, seed=1, judge="strict", **scores),
+        row("gpt2", 256, 3.5, seed=2, judge="mild", **dict.fromkeys(scores, 9)),
     ]  # fmt: skip
     for each in rows:
         script("records").keep_row(tmp_path / "quality.csv", each)
@@ -56,6 +66,8 @@ def test_the_table_of_a_record(call, script, tmp_path):
     assert ours[-2] == "3.53, 3.62, 4.5, 3.25, 4.55"
     assert table["ours: GPT-2 with the default head", "128"][-2:] == ["not in the paper", "no judge"]
     assert page.count("## 10 steps of 4,096 tokens") == 1
+    assert "Our scores are those of strict." in page
+    assert "by an older definition: `gpt2` (`--head flat`)." in page
 
 
 def test_the_papers_scores_are_all_there(script):
@@ -78,6 +90,51 @@ def test_bad_flags(call, flags, says):
     assert result.returncode == 2
     assert len(result.stderr.strip().splitlines()) == 1
     assert says in result.stderr
+
+
+def test_another_judge_grades_anew_and_nan_is_never_kept(script, tmp_path, monkeypatch):
+    """The judge is a stand-in that writes the file of `judge_lm`."""
+    table1, records = script("table1_quality"), script("records")
+    record, asked = tmp_path / "quality.csv", []
+    monkeypatch.setenv("OPENAI_API_KEY", "right")
+    monkeypatch.setattr(records.Job, "is_finished", lambda job: True)
+
+    def launch(arguments, threads):
+        model, out = (arguments[arguments.index(flag) + 1] for flag in ("--model", "--out"))
+        valid = 0 if model == "mute" else 20
+        mean = {"strict": 3.0, "mild/9": 8.0, "mute": float("nan")}[model]
+        path = Path(out).with_suffix(".json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scores = {name: {"mean": mean} for name in table1.SCORES}
+        path.write_text(json.dumps({"valid": valid, "scores": scores}))
+        asked.append((model, path.parent, path.name))
+        return 0
+
+    monkeypatch.setattr(table1, "launch", launch)
+
+    def config(judge):
+        options = {"models": ("gpt2",), "hidden_sizes": (128,), "runs": tmp_path / "runs"}
+        return table1.Config(data="stories:50", judge_model=judge, **options)
+
+    (job,) = table1.plan(config("strict"), [])
+    key = dict(zip(records.KEY, job.key, strict=True))
+    records.keep_row(record, {**row("gpt2", 128, 4.0), **key})
+
+    def scores():
+        (found,) = records.read_rows(record)
+        return found.get("judge"), found.get("grammar")
+
+    with pytest.raises(records.ScriptError, match="no scores for gpt2"):
+        table1.grade_all(record, config("mute"))
+    assert scores() == (None, None)
+    for judge, grade in (("strict", "3.0"), ("strict", "3.0"), ("mild/9", "8.0")):
+        table1.grade_all(record, config(judge))
+        assert scores() == (judge, grade)
+    assert [model for model, _, _ in asked] == ["mute", "strict", "mild/9"]  # the second time it was known
+    assert asked[-1][1:] == (job.folder, "judge-mild-9.json")
+    with pytest.raises(records.ScriptError, match="no scores for gpt2"):
+        table1.grade_all(record, config("mute"))
+    assert scores() == ("mild/9", "8.0")
 
 
 @pytest.mark.slow
@@ -108,6 +165,6 @@ def test_quick_with_a_judge(call, script, tmp_path, monkeypatch):
     assert [line[:-1] for line in after.values()] == [line[:-1] for line in before.values()]
     rows = script("records").read_rows(tmp_path / "out" / "quality.csv")
     assert {each["graded"] for each in rows} == {"20"}
-    judged = [json.loads(path.read_text())["judge"] for path in (tmp_path / "runs").glob("*/judge.json")]
+    judged = [json.loads(path.read_text())["judge"] for path in (tmp_path / "runs").glob("*/judge-*.json")]
     assert judged == ["gpt-4o-mini"] * 4
     assert not re.search(re.escape(str(tmp_path)), (tmp_path / "out" / "quality.md").read_text())

@@ -59,6 +59,18 @@ def test_quick_results_have_a_folder_of_their_own(script, tmp_path, monkeypatch)
     assert folder(tmp_path / "x", quick=True) == tmp_path / "x"
 
 
+def test_commands_on_pages_do_not_tell_where_folders_lie(script, tmp_path, monkeypatch):
+    results, here = script("results"), tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    words = [here / "runs" / "a", tmp_path / "b", "--out", here / "x.png", f"--data={tmp_path / 'text'}"]
+    words += ["../c", "d/e", "--only", "shape=circle,star", "--steps", "3"]
+    monkeypatch.setattr(sys, "argv", ["/somewhere/scripts/draw.py", *map(str, words)])
+    shown = "runs/a b --out x.png --data=text c d/e --only shape=circle,star --steps 3"
+    assert results.command_line() == f"```bash\npython scripts/draw.py {shown}\n```"
+    assert results.shown_path("d/e") == "d/e"
+
+
 def test_memory_against_the_paper(script):
     """Reserved memory includes what is allocated: more of it refutes, less does not explain."""
     standing = script("table2_memory").standing
@@ -112,7 +124,9 @@ def test_table3_counts_and_keeps_what_it_does_not_measure(tmp_path):
     assert int(rows[0]["multiply_adds"]) == 32 * (2 * 12 * 16**2 + 16 * 2000)  # tokens x (blocks and head)
     assert int(rows[0]["forward_flops"]) == 2 * int(rows[0]["multiply_adds"]) + 2 * 2 * 2 * 32 * 32 * 16
     assert [row["tokens_per_s"] for row in rows] == 4 * ["123.0"] + 4 * [""]
-    assert "on cpu (M)" in (tmp_path / "throughput_flops.md").read_text()
+    page = (tmp_path / "throughput_flops.md").read_text()
+    assert "on cpu (M)" in page
+    assert str(tmp_path) not in page
 
 
 @pytest.mark.slow
@@ -142,6 +156,7 @@ def test_ablation_memory(tmp_path):
     page = (tmp_path / "ablation.md").read_text()
     assert "Least memory at G = " in page
     assert "8,000" not in page  # of other settings
+    assert str(tmp_path) not in page
 
 
 @pytest.mark.slow
@@ -165,6 +180,7 @@ def test_ablation_loss(tmp_path):
     page = (tmp_path / "ablation.md").read_text()
     assert f"| **224** (√V) |  |  | {float(rows[1]['loss']):.3f} |" in page
     assert f"| 600 |  |  | {float(rows[2]['loss']):.3f} |" in page
+    assert str(tmp_path) not in page
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,11 @@ def test_similar_vectors_share_a_group():
         assert len(set(label[group == g].tolist())) == 1
 
 
+def test_clusters_take_any_seed_that_the_trainers_take():
+    vectors, _ = planted()
+    assert len(Partition.by_clusters(vectors, 8, seed=2**63 - 1).order) == 80
+
+
 def test_classes_that_never_occur_do_not_spoil_the_clusters():
     """Half of the classes are noise, larger than what was learnt, and have no count."""
     vectors, label = planted()

@@ -295,6 +295,7 @@ def test_bad_input_is_named_in_one_line(make, hidden, target, options, error, me
         (("adaptive", D, V), {"cutoffs": [V]}, ValueError, "cutoffs"),
         (("adaptive", D, V), {"div_value": 0}, ValueError, "div_value"),
         (("factored", D, 12), {"radices": (3, 5)}, ValueError, r"\(3, 5\) make 15 classes, but .* is 12"),
+        (("factored", D, 1), {"radices": ()}, ValueError, "radices must name at least one attribute"),
         (("factored", D, 12), {"radices": (12, 0)}, ValueError, "each of radices must be at least 1, got 0"),
         (("factored", D, 12), {"radices": (12, 1.0)}, TypeError, "each of radices must be an integer"),
     ],

@@ -32,11 +32,18 @@ RECIPE = Recipe(AttributeSpace.only(KEPT))  # 3,840 images
 SMALL = Recipe(RECIPE.space, classes=(0, 60))
 SHARD = 300  # images: RECIPE has 11 shards for train and 2 each for validation and test
 
-# The command line with shards small enough for a test.
+# The command line with shards small enough for a test, and slow enough that it is still busy when a test on a
+# busy machine comes round to sending its signal.
 COMMAND = f"""
 import sys
-from shapesgen import layout
+import time
+from shapesgen import layout, writer
 layout.SHARD_IMAGES = {SHARD}
+write_shard = writer.write_shard
+def write_slowly(*arguments):
+    time.sleep(0.3)
+    return write_shard(*arguments)
+writer.write_shard = write_slowly
 from shapesgen.cli import main
 if __name__ == "__main__":
     sys.exit(main())

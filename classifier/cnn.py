@@ -54,9 +54,9 @@ class Encoder(nn.Module):
 class Classifier(nn.Module):
     """The encoder and a head over its embeddings."""
 
-    def __init__(self, head: Head, encoder: Encoder | None = None) -> None:
+    def __init__(self, encoder: Encoder, head: Head) -> None:
         super().__init__()
-        self.encoder = Encoder() if encoder is None else encoder
+        self.encoder = encoder
         self.head = head
 
     def forward(self, images: Tensor, target: Tensor, reduction: str = "mean") -> HeadOutput:
@@ -88,7 +88,7 @@ def make_classifier(head: str, partition: Partition, **options: Any) -> Classifi
     if head.startswith("grouped"):
         options["partition"] = partition
     encoder = Encoder()  # before the head: with one seed it must begin alike whatever the head draws
-    return Classifier(make_head(head, EMBEDDING, partition.num_classes, **options), encoder)
+    return Classifier(encoder, make_head(head, EMBEDDING, partition.num_classes, **options))
 
 
 def parameter_table(model: Classifier) -> dict[str, int]:

@@ -22,7 +22,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from classifier.cnn import EMBEDDING, Classifier, make_classifier, make_partition
+from classifier.cnn import EMBEDDING, Classifier, Encoder, make_classifier, make_partition
 from classifier.config import TrainConfig
 from classifier.data import image_batches, open_images
 from sqrtvocab import make_head
@@ -137,7 +137,7 @@ def bench_heads(args: Args, runtime: Runtime, batches: list[Batch]) -> dict[str,
     partition = make_partition(space, "aligned", None, 0)
     items = args.batch_size * args.accumulate
     models = {
-        "linear, 10 classes": Classifier(make_head("flat", EMBEDDING, 10)),
+        "linear, 10 classes": Classifier(Encoder(), make_head("flat", EMBEDDING, 10)),
         f"grouped, {space.num_classes:,} classes": make_classifier("grouped", partition),
         f"flat, {space.num_classes:,} classes": make_classifier("flat", partition),
     }

@@ -324,13 +324,14 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Se
 
 def results_table(entries: Sequence[Entry], comparison: Comparison) -> str:
     """The contenders by loss."""
-    flat = next((entry.losses for entry in entries if entry.name == "flat"), {})
-    head = ["", "head", "n", "validation loss", "less flat's", *comparison.columns.values()]
+    reference = comparison.reference
+    flat = next((entry.losses for entry in entries if entry.name == reference), {})
+    head = ["", "head", "n", "validation loss", f"less `{reference}`", *comparison.columns.values()]
     head += ["training s", "s a step", "peak GiB", "parameters", "of the head"]
     rows = []
     for entry in entries:
         loss = Mean.of(list(entry.losses.values()))
-        difference = None if entry.name == "flat" else paired(entry.losses, flat)
+        difference = None if entry.name == reference else paired(entry.losses, flat)
         gap = "" if difference is None else difference.show(3, "+")
         if difference is not None and difference.n < loss.n:
             gap += f" (n = {difference.n})"

@@ -134,7 +134,7 @@ def job_of(config: Config, groups: int) -> Job:
         "preset": "ablation", "epochs": 1000, "max-steps": config.steps,
         "warmup-steps": min(100, max(1, config.steps // 10)), "batch-size": config.batch_size,
         "seq-len": config.seq_len, "eval-every": -(-config.steps // 3), "sample-every": 0,
-        "eval-tokens": 131_072,
+        "eval-tokens": 131_072, "precision": "fp32",
     }  # fmt: skip
     return Job(
         trainer="lm.train",

@@ -236,10 +236,10 @@ def scores(run: Path) -> list[dict[str, Any]]:
 
 def metrics(run: Path, tag: str) -> list[dict[str, Any]]:
     """The records of a run that have this tag; none if it has not begun."""
+    from sqrtvocab.training import read_metrics  # imports torch
+
     path = run / "metrics.jsonl"
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    whole = [json.loads(line) for line in lines if line.endswith("}")]  # a kill may have torn the last one
-    return [record for record in whole if tag in record]
+    return [record for record in read_metrics(path) if tag in record] if path.exists() else []
 
 
 # ---- the runs ----

@@ -1,10 +1,19 @@
 """What every test may ask for."""
 
 import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from hypothesis import settings
+
+from sqrtvocab.training import Runtime
 
 # No deadline: machines are shared and the first call of an operator is slow. CI must not fail by chance.
 settings.register_profile("sqrtvocab", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -26,3 +35,81 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def alone() -> Runtime:
+    """One CPU process."""
+    return Runtime(torch.device("cpu"), torch.float32, "a test", seed=0, rank=0, world_size=1)
+
+
+# ---- commands ----
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Process:
+    """A command in a forked process, which need not import torch again, with its output in files."""
+
+    def __init__(
+        self, main: Callable[[], int], argv: Sequence[object], folder: Path, env: dict[str, str]
+    ) -> None:
+        self._files = [folder / f"{time.monotonic_ns()}.{name}" for name in ("out", "err")]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid:
+            return
+        code = 70
+        try:
+            for descriptor, path in zip((1, 2), self._files, strict=True):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+            os.setpgid(0, 0)  # as under a shell or a scheduler, which signal all processes of a job
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            torch.set_num_threads(1)  # a pool of threads does not survive a fork
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # nor does that of the tokenizers
+            os.environ.update(env)
+            sys.argv = ["command", *map(str, argv)]
+            code = main()
+        except SystemExit as ending:
+            code = ending.code if isinstance(ending.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
+
+    def kill_group(self, number: int) -> None:
+        os.killpg(self.pid, number)
+
+    def wait(self) -> Result:
+        status = os.waitpid(self.pid, 0)[1]
+        return Result(os.waitstatus_to_exitcode(status), *(path.read_text() for path in self._files))
+
+
+@pytest.fixture(scope="session")
+def forked() -> type[Process]:
+    """`forked(main, argv, folder, env)` begins a command."""
+    return Process
+
+
+@pytest.fixture
+def complaint() -> Callable[[Result], str]:
+    """The one line of a command that found its input bad."""
+
+    def only_line(result: Result) -> str:
+        assert result.code == 2, result.err
+        assert "Traceback" not in result.err
+        assert len(result.err.splitlines()) == 1, result.err
+        return result.err.strip()
+
+    return only_line

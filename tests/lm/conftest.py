@@ -1,16 +1,10 @@
 """What several tests of the language models use: tokenizers, tiny backbones, commands as processes."""
 
-import os
-import signal
+import subprocess
 import sys
-import time
-import traceback
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-import torch
 from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, PreTrainedConfig
 
 import lm.evaluate
@@ -20,7 +14,6 @@ import lm.train  # noqa: F401  (imported here, so that the forked processes need
 from lm import cli
 from lm.stories import stories
 from lm.tokenizer import END, TextTokenizer, gpt2_tokenizer, train_tokenizer
-from sqrtvocab.training import Runtime
 
 
 @pytest.fixture(scope="session")
@@ -84,52 +77,6 @@ def backbone_of():
 # ---- commands ----
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-class Process:
-    """A command in a forked process, which need not import torch again, with its output in files."""
-
-    def __init__(
-        self, main: Callable[[], int], argv: Sequence[object], folder: Path, env: dict[str, str]
-    ) -> None:
-        self._files = [folder / f"{time.monotonic_ns()}.{name}" for name in ("out", "err")]
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if self.pid:
-            return
-        code = 70
-        try:
-            for descriptor, path in zip((1, 2), self._files, strict=True):
-                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
-            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            torch.set_num_threads(1)  # pools of threads do not survive a fork
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"
-            os.environ.update(env)
-            sys.argv = ["command", *map(str, argv)]
-            code = main()
-        except SystemExit as ending:
-            code = ending.code if isinstance(ending.code, int) else 1
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        os.kill(self.pid, number)
-
-    def wait(self) -> Result:
-        status = os.waitpid(self.pid, 0)[1]
-        return Result(os.waitstatus_to_exitcode(status), *(path.read_text() for path in self._files))
-
-
 @pytest.fixture(scope="session")
 def story_file(tmp_path_factory) -> Path:
     """Seventy built-in stories, one in ten for validation."""
@@ -150,11 +97,11 @@ def tiny(story_file, tmp_path_factory) -> list[object]:
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(forked, tmp_path):
     """`start("train" | "eval" | "sample" | "judge", flags..., NAME="value")` begins a command."""
 
-    def begin(command: str, *flags: object, **env: str) -> Process:
-        return Process(getattr(cli, f"{command}_main"), flags, tmp_path, env)
+    def begin(command: str, *flags: object, **env: str):
+        return forked(getattr(cli, f"{command}_main"), flags, tmp_path, env)
 
     return begin
 
@@ -163,37 +110,31 @@ def start(tmp_path):
 def run(start):
     """The same, to its end."""
 
-    def finish(command: str, *flags: object, **env: str) -> Result:
+    def finish(command: str, *flags: object, **env: str):
         return start(command, *flags, **env).wait()
 
     return finish
 
 
-@pytest.fixture
-def complaint():
-    """The one line of a command that found its input bad."""
-
-    def only_line(result: Result) -> str:
-        assert result.code == 2, result.err
-        assert "Traceback" not in result.err
-        assert len(result.err.splitlines()) == 1, result.err
-        return result.err.strip()
-
-    return only_line
-
-
 @pytest.fixture(scope="session")
-def finished(tiny, tmp_path_factory) -> Path:
+def finished(forked, tiny, tmp_path_factory) -> Path:
     """The folder of a short finished run with samples. Copy it before changing anything in it."""
     folder = tmp_path_factory.mktemp("session")
     out = folder / "finished"
     flags = [*tiny, "--max-steps", 20, "--eval-every", 10, "--sample-every", 20, "--out", out]
-    result = Process(cli.train_main, flags, folder, {}).wait()
+    result = forked(cli.train_main, flags, folder, {}).wait()
     assert result.code == 0, result.err
     return out
 
 
-@pytest.fixture
-def alone() -> Runtime:
-    """One CPU process."""
-    return Runtime(torch.device("cpu"), torch.float32, "a test", seed=0, rank=0, world_size=1)
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A judge of its own process: (address, log of all requests)."""
+    log = tmp_path_factory.mktemp("judge") / "log.jsonl"
+    script = Path(__file__).with_name("fake_judge.py")
+    process = subprocess.Popen([sys.executable, script, log], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    yield process.stdout.readline().strip(), log
+    process.kill()
+    process.wait()
+    process.stdout.close()

@@ -3,9 +3,6 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -162,18 +159,6 @@ def test_bad_input(run, complaint, finished, small_tokenizer, tmp_path):
 
 
 # ---- judge_lm ----
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    log = tmp_path_factory.mktemp("judge") / "log.jsonl"
-    script = Path(__file__).with_name("fake_judge.py")
-    process = subprocess.Popen([sys.executable, script, log], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    yield process.stdout.readline().strip(), log
-    process.kill()
-    process.wait()
-    process.stdout.close()
 
 
 def test_no_key_no_story(run, complaint, finished):

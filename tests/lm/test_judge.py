@@ -2,9 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,19 +11,6 @@ from lm.judge import RANGES, Item, Journal, judge_all, parse, summarise
 from sqrtvocab.training import UserError
 
 GOOD = {"grammar": 7, "creativity": 6.5, "consistency": 8, "plot": 5, "age": 6}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """(address, log of all requests)"""
-    log = tmp_path_factory.mktemp("judge") / "log.jsonl"
-    script = Path(__file__).with_name("fake_judge.py")
-    process = subprocess.Popen([sys.executable, script, log], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    yield process.stdout.readline().strip(), log
-    process.kill()
-    process.wait()
-    process.stdout.close()
 
 
 @pytest.fixture

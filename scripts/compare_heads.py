@@ -273,7 +273,7 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Se
         "reading batches included; tokenising, evaluation and saving are left out. Seconds a step are the "
         "median over the steps. All heads were trained with one learning rate; each may have a better one.",
         "",
-        f"![Validation loss against training seconds]({figure})",
+        f"![Validation loss against seconds a step]({figure})",
     ]
     for (setting, _), (place, entries) in sections(rows, comparison.contenders).items():
         first = entries[0].rows[0]
@@ -362,7 +362,7 @@ def front(points: dict[str, tuple[float, float]]) -> list[str]:
 
 
 def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
-    """Validation loss against training seconds, a panel for each settings, the Pareto front as a line."""
+    """Validation loss against seconds a step, a panel for each settings, the Pareto front as a line."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator
 
@@ -373,7 +373,7 @@ def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
     for panel, (place, entries) in zip(panels, parts.values(), strict=True):
         points = {}
         for entry in entries:
-            seconds, loss = entry.mean("seconds"), [float(row["loss"]) for row in entry.timed]
+            seconds, loss = entry.mean("seconds_per_step"), [float(row["loss"]) for row in entry.timed]
             if seconds is not None:
                 points[entry.name] = (seconds.value, Mean.of(loss).value)
                 bar = {"yerr": Mean.of(loss).half, "fmt": "o", "markersize": 5, "capsize": 2}
@@ -385,7 +385,7 @@ def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
         panel.xaxis.set_major_formatter("{x:,.5g}")
         panel.xaxis.set_minor_formatter("")
         panel.margins(x=0.25, y=0.12)
-        panel.set(xlabel=f"seconds of training ({place[0]}, {place[1]} thread(s))")
+        panel.set(xlabel=f"seconds a training step, median ({place[0]}, {place[1]} thread(s))")
         panel.set(ylabel="validation loss (nats)", title=heading(entries, comparison))
         panel.grid(alpha=0.3, which="both")
         panel.legend(fontsize=8)

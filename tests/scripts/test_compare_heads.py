@@ -16,7 +16,7 @@ FLAGS = {
     "grouped-linear": "--head grouped-linear --no-tie-embeddings --grouping frequency --prior",
     "grouped": "--head grouped --modulation scale-shift --no-tie-embeddings --grouping index --no-prior",
     "adaptive": "--head adaptive --no-tie-embeddings --grouping frequency --prior",
-    "flat": "--head flat --no-tie-embeddings --grouping frequency --prior",
+    "flat-chunked": "--head flat --chunk-size 256 --no-tie-embeddings --grouping frequency --prior",
 }
 SETTINGS = "--data text/ --hidden-size 16 --max-steps 10"
 
@@ -33,8 +33,8 @@ def row(contender, seed, loss, seconds, **other):
     return {name: str(value) for name, value in {**values, **other}.items()}
 
 
-LOSSES = {"flat": (4.0, 4.1, 4.3), "grouped-linear": (3.9, 4.05, 4.1), "grouped": (5.0,)}
-SECONDS = {"flat": 800.0, "grouped-linear": 100.0, "grouped": 120.0}
+LOSSES = {"flat-chunked": (4.0, 4.1, 4.3), "grouped-linear": (3.9, 4.05, 4.1), "grouped": (5.0,)}
+SECONDS = {"flat-chunked": 800.0, "grouped-linear": 100.0, "grouped": 120.0}
 ROWS = [row(name, seed, loss, SECONDS[name]) for name in LOSSES for seed, loss in enumerate(LOSSES[name])]
 
 
@@ -82,18 +82,18 @@ def test_table_and_figure_of_a_record(call, tmp_path):
     assert result.returncode == 0, result.stderr
     page = (tmp_path / "heads_lm.md").read_text()
     lines = [line for line in page.splitlines() if line.startswith("| `")]
-    assert [line.split("`")[1] for line in lines] == ["grouped-linear", "flat", "grouped"]  # by loss
+    assert [line.split("`")[1] for line in lines] == ["grouped-linear", "flat-chunked", "grouped"]  # by loss
     cells = [cell.strip() for cell in lines[0].split("|")[1:-1]]
     half = 4.302653 * statistics.stdev(LOSSES["grouped-linear"]) / math.sqrt(3)
-    gaps = [ours - flat for ours, flat in zip(LOSSES["grouped-linear"], LOSSES["flat"], strict=True)]
+    gaps = [ours - flat for ours, flat in zip(LOSSES["grouped-linear"], LOSSES["flat-chunked"], strict=True)]
     gap = 4.302653 * statistics.stdev(gaps) / math.sqrt(3)
     assert cells[2:5] == ["3", f"4.017 ± {half:.3f}", f"−0.117 ± {gap:.3f}"]
     assert cells[6:] == ["25.0 ± 0.0 %", "100", "10.00", "1.50", "1,234,567", "4,321"]
     assert "| 1 | 5.000 | +1.000 |" in lines[2]  # one seed: no interval
     assert "## 10 steps of 4,096 tokens" in page
     assert f'settings="{SETTINGS}"\n' in page
-    assert f"train_lm $settings {FLAGS['flat']}  # flat\n" in page
-    assert f"`grouped-linear` less `flat` −0.117 ± {gap:.3f} (n = 3)" in page
+    assert f"train_lm $settings {FLAGS['flat-chunked']}  # flat-chunked\n" in page
+    assert f"`grouped-linear` less `flat-chunked` −0.117 ± {gap:.3f} (n = 3)" in page
     assert "the record has others" not in page
     assert "older definition" not in page
     with Image.open(tmp_path / "heads_lm.png") as figure:
@@ -126,7 +126,7 @@ def test_rows_of_an_older_definition_are_left_out(call, tmp_path):
     assert call("compare_heads.py", "lm", "--redraw", "--out", tmp_path).returncode == 0
     page = (tmp_path / "heads_lm.md").read_text()
     lines = [line for line in page.splitlines() if line.startswith("| `")]
-    assert [line.split("`")[1] for line in lines] == ["grouped-linear", "flat", "grouped"]
+    assert [line.split("`")[1] for line in lines] == ["grouped-linear", "flat-chunked", "grouped"]
     assert "| 1 | 5.000 | +1.000 |" in lines[2]
     older = f"older definition: `forgotten` (`{ROWS[0]['flags']}`), `grouped` (`--head grouped`)."
     assert older in page
@@ -138,7 +138,7 @@ def test_rows_of_an_older_definition_are_left_out(call, tmp_path):
 
 def test_other_settings_are_another_section(call, tmp_path):
     longer = SETTINGS.replace("10", "20")
-    keep(tmp_path / "heads_lm.csv", [*ROWS, row("flat", 0, 3.0, 1700.0, settings=longer, steps=20)])
+    keep(tmp_path / "heads_lm.csv", [*ROWS, row("flat-chunked", 0, 3.0, 1700.0, settings=longer, steps=20)])
     assert call("compare_heads.py", "lm", "--redraw", "--out", tmp_path).returncode == 0
     page = (tmp_path / "heads_lm.md").read_text()
     assert page.index("## 10 steps of 4,096 tokens") < page.index("## 20 steps of 2,048 tokens")
@@ -151,9 +151,9 @@ def test_rows_are_added_and_replaced(script, tmp_path):
     records = script("records")
     path = tmp_path / "new" / "heads.csv"
     for loss in (4.0, 5.0):
-        records.keep_row(path, row("flat", 0, loss, 1.0))
-    records.keep_row(path, row("flat", 1, 6.0, 1.0))
-    records.keep_row(path, {**row("flat", 1, 6.5, 1.0), "grammar": "7"})  # a column more
+        records.keep_row(path, row("flat-chunked", 0, loss, 1.0))
+    records.keep_row(path, row("flat-chunked", 1, 6.0, 1.0))
+    records.keep_row(path, {**row("flat-chunked", 1, 6.5, 1.0), "grammar": "7"})  # a column more
     rows = records.read_rows(path)
     assert [(each["seed"], each["loss"], each["grammar"]) for each in rows] == [
         ("0", "5.0", ""),

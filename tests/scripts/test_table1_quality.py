@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 FLAGS = {
-    "grouped": "--backbone gpt2 --head grouped --modulation scale-shift --no-tie-embeddings --grouping index "
-    "--no-prior",
-    "grouped-linear": "--backbone gpt2 --head grouped-linear --no-tie-embeddings --grouping frequency "
-    "--prior",
-    "gpt2": "--backbone gpt2 --head flat --tie-embeddings --no-prior",
+    "grouped": "--head grouped --modulation scale-shift --no-tie-embeddings --grouping index --no-prior",
+    "grouped-linear": "--head grouped-linear --no-tie-embeddings --grouping frequency --prior",
+    "flat-tied": "--head flat --tie-embeddings --grouping frequency --no-prior",
 }
 REST = "--num-layers 8 --max-steps 10"
 
@@ -41,11 +39,12 @@ def cells(page):
 def test_the_table_of_a_record(call, script, tmp_path):
     scores = {"grammar": 3.5, "creativity": 4, "consistency": 5, "plot": 2.25, "age": 6}
     rows = [
-        row("grouped", 128, 4.25), row("gpt2", 128, 4.0), row("gpt2", 256, 3.5, judge="strict", **scores),
-        row("grouped-linear", 128, 3.75), row("gpt2", 128, 4.5, seed=1), row("grouped", 128, 5.0, seed=1),
-        row("gpt2", 128, 9.0, flags="--head flat"),
-        row("gpt2", 256, 3.5, seed=1, judge="strict", **scores),
-        row("gpt2", 256, 3.5, seed=2, judge="mild", **dict.fromkeys(scores, 9)),
+        row("grouped", 128, 4.25), row("grouped", 128, 5.0, seed=1), row("grouped-linear", 128, 3.75),
+        row("flat-tied", 128, 4.0), row("flat-tied", 128, 4.5, seed=1),
+        row("flat-tied", 256, 3.5, judge="strict", **scores),
+        row("flat-tied", 128, 9.0, flags="--head flat"),
+        row("flat-tied", 256, 3.5, seed=1, judge="strict", **scores),
+        row("flat-tied", 256, 3.5, seed=2, judge="mild", **dict.fromkeys(scores, 9)),
     ]  # fmt: skip
     for each in rows:
         script("records").keep_row(tmp_path / "quality.csv", each)
@@ -67,7 +66,7 @@ def test_the_table_of_a_record(call, script, tmp_path):
     assert table["ours: GPT-2 with the default head", "128"][-2:] == ["not in the paper", "no judge"]
     assert page.count("## 10 steps of 4,096 tokens") == 1
     assert "Our scores are those of strict." in page
-    assert "by an older definition: `gpt2` (`--head flat`)." in page
+    assert "by an older definition: `flat-tied` (`--head flat`)." in page
 
 
 def test_the_papers_scores_are_all_there(script):
@@ -75,6 +74,15 @@ def test_the_papers_scores_are_all_there(script):
     assert len(table1.PAPER) == 9
     assert all(len(scores) == len(table1.SCORES) for scores in table1.PAPER.values())
     assert set(table1.ORDER) == set(table1.MODELS)
+
+
+def test_what_compare_heads_has_trained_is_taken_as_it_is(script, tmp_path):
+    table1, compare = script("table1_quality"), script("compare_heads")
+    shared = {"data": "stories:50", "steps": 30, "batch_size": 4, "runs": tmp_path}
+    comparison = compare.COMPARISONS["lm"]
+    folders = {job.folder for job in compare.plan(compare.LmConfig(**shared), comparison, [])}
+    jobs = table1.plan(table1.Config(**shared, hidden_sizes=(128,)), [])
+    assert {job.name for job in jobs if job.folder in folders} == {"grouped", "grouped-linear", "flat-tied"}
 
 
 @pytest.mark.parametrize(
@@ -113,18 +121,18 @@ def test_another_judge_grades_anew_and_nan_is_never_kept(script, tmp_path, monke
     monkeypatch.setattr(table1, "launch", launch)
 
     def config(judge):
-        options = {"models": ("gpt2",), "hidden_sizes": (128,), "runs": tmp_path / "runs"}
+        options = {"models": ("flat-tied",), "hidden_sizes": (128,), "runs": tmp_path / "runs"}
         return table1.Config(data="stories:50", judge_model=judge, **options)
 
     (job,) = table1.plan(config("strict"), [])
     key = dict(zip(records.KEY, job.key, strict=True))
-    records.keep_row(record, {**row("gpt2", 128, 4.0), **key})
+    records.keep_row(record, {**row("flat-tied", 128, 4.0), **key})
 
     def scores():
         (found,) = records.read_rows(record)
         return found.get("judge"), found.get("grammar")
 
-    with pytest.raises(records.ScriptError, match="no scores for gpt2"):
+    with pytest.raises(records.ScriptError, match="no scores for flat-tied"):
         table1.grade_all(record, config("mute"))
     assert scores() == (None, None)
     for judge, grade in (("strict", "3.0"), ("strict", "3.0"), ("mild/9", "8.0")):
@@ -132,7 +140,7 @@ def test_another_judge_grades_anew_and_nan_is_never_kept(script, tmp_path, monke
         assert scores() == (judge, grade)
     assert [model for model, _, _ in asked] == ["mute", "strict", "mild/9"]  # the second time it was known
     assert asked[-1][1:] == (job.folder, "judge-mild-9.json")
-    with pytest.raises(records.ScriptError, match="no scores for gpt2"):
+    with pytest.raises(records.ScriptError, match="no scores for flat-tied"):
         table1.grade_all(record, config("mute"))
     assert scores() == ("mild/9", "8.0")
 

@@ -5,20 +5,22 @@
     python scripts/explore_heads.py --quick                            # built-in stories, a tiny model
 
 A small GPT-2 (the size of the paper's ablation) with each idea's head, the same text in the same order,
-equally many steps. Ideas that pay off move into `sqrtvocab.heads`; the others stay here, so that their
-figures in docs/LOG.md can be had again. Losses are true negative log-likelihoods, comparable between all of
-them.
+equally many steps. Writes ideas.csv, the record, and ideas.md. Ideas that pay off move into
+`sqrtvocab.heads`; the others stay here, so that their figures can be had again; docs/LOG.md says what follows
+from them. Losses are true negative log-likelihoods, comparable between all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tyro
-from results import read_csv, write_csv
+from records import Mean, paired
+from results import read_csv, table, write_csv, write_page
 
 from flags import ConfigError, at_least, one_line_errors
 
@@ -54,7 +56,8 @@ class Config:
     quick: bool = False
     """Built-in stories and a tiny model: to see that everything works."""
     out: Path = Path("docs/results/ideas.csv")
-    """The record: one line for each idea and seed; those that are there are not trained again."""
+    """The record: one line for each idea and seed; those that are there are not trained again. The page is
+    written beside it."""
 
     def __post_init__(self) -> None:
         sizes = ("steps", "batch_size", "seq_len", "hidden_size", "num_layers", "num_attention_heads")
@@ -112,9 +115,52 @@ def main(config: Config) -> None:
         figures = {"loss": f"{loss:.4f}", "seconds": total, "head_parameters": str(parameters)}
         machine = {"machine": describe_machine(threads=config.threads)}
         rows.append({**key, "what": what, **figures, **machine})
-        config.out.parent.mkdir(parents=True, exist_ok=True)
         write_csv(config.out, rows)
         print(f"{name:<18}{loss:8.4f}{total:>8} s  {what}", flush=True)
+    write_page(config.out.with_suffix(".md"), document(rows))
+
+
+def document(rows: Sequence[dict[str, str]]) -> str:
+    """The whole Markdown page: a table for each of the settings, the seeds of an idea taken together."""
+    lines = [
+        "# Ideas for a better head",
+        "",
+        "Made by `python scripts/explore_heads.py --data FOLDER`. Validation loss in nats a token; ± is half "
+        "of a 95 % interval over seeds (Student t), n the number of seeds. The difference from the recipe to "
+        "beat, `grouped-linear`, is paired by seed. Seconds include a first training, where an idea needs "
+        "one.",
+    ]
+    shared = ("data", "training_tokens", *(name for name in SETTINGS if name != "seed"), "machine")
+    for setting in dict.fromkeys(tuple(row[name] for name in shared) for row in rows):
+        mine = [row for row in rows if tuple(row[name] for name in shared) == setting]
+        losses: dict[str, dict[str, float]] = {}
+        for row in mine:
+            losses.setdefault(row["idea"], {})[row["seed"]] = float(row["loss"])
+        values = dict(zip(shared, setting, strict=True))
+        tokens = int(values["batch_size"]) * int(values["seq_len"])
+        cells = []
+        for name in losses:
+            own = [row for row in mine if row["idea"] == name]
+            gap = paired(losses[name], losses.get("grouped-linear", {})) if name != "grouped-linear" else None
+            seconds = sum(float(row["seconds"]) for row in own) / len(own)
+            loss = Mean.of(list(losses[name].values()))
+            cells.append([
+                f"`{name}`", own[0]["what"], str(loss.n), loss.show(3), gap.show(3, "+") if gap else "",
+                f"{seconds:,.0f}", f"{int(own[0]['head_parameters']):,}",
+            ])  # fmt: skip
+        lines += [
+            "",
+            f"## {int(values['steps']):,} steps of {tokens:,} tokens",
+            "",
+            f"{values['data']}, {int(values['training_tokens']):,} tokens to train on; hidden "
+            f"{values['hidden_size']}, {values['num_layers']} layers, {values['num_attention_heads']} "
+            f"attention heads. {values['machine']}.",
+            "",
+            table(
+                ["", "idea", "n", "validation loss", "less the recipe", "s", "head's parameters"], cells, 2
+            ),
+        ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,26 @@ def test_quick(tmp_path):
         assert len(rows) > 10
         assert all(5 < float(row["loss"]) < 12 for row in rows)
     assert result.stdout == ""
+    page = out.with_suffix(".md").read_text()
+    assert all(f"| `{row['idea']}` | {row['what']} | 1 | {float(row['loss']):.3f} |" in page for row in rows)
+
+
+def test_page_takes_the_seeds_together(script):
+    explore = script("explore_heads")
+    rows = [
+        {
+            "idea": idea, "what": idea, "data": "text", "training_tokens": "1000", "seed": str(seed),
+            "seconds": "9", "loss": str(loss), "head_parameters": "1234", "machine": "a machine",
+            **dict.fromkeys([name for name in explore.SETTINGS if name != "seed"], "8"),
+        }
+        for idea, losses in {"grouped-linear": (4.0, 5.0), "tied": (4.5, 5.5), "other": (3.0,)}.items()
+        for seed, loss in enumerate(losses)
+    ]  # fmt: skip
+    page = explore.document(rows)
+    assert "## 8 steps of 64 tokens" in page
+    # Student's t for two values is 12.706, their standard error 0.5.
+    assert "| `tied` | tied | 2 | 5.000 ± 6.353 | +0.500 ± 0.000 | 9 | 1,234 |" in page
+    assert "| `other` | other | 1 | 3.000 | −1.000 | 9 | 1,234 |" in page
 
 
 def test_an_unknown_idea_is_named():

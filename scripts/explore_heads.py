@@ -20,7 +20,7 @@ from pathlib import Path
 
 import tyro
 from records import Mean, paired
-from results import read_csv, table, write_csv, write_page
+from results import folder, read_csv, table, write_csv, write_page
 
 from flags import ConfigError, at_least, one_line_errors
 
@@ -76,6 +76,7 @@ def main(config: Config) -> None:
     import torch
     from idea_heads import IDEAS, Setting, train_and_score
 
+    from lm.build import parameter_table
     from lm.corpus import default_cache, open_corpus
     from lm.sources import open_source
     from lm.tokenizer import make_tokenizer
@@ -93,7 +94,8 @@ def main(config: Config) -> None:
     tokenizer = make_tokenizer("gpt2")
     corpus = open_corpus(source, tokenizer, default_cache(), say)
     counts = torch.from_numpy(corpus.train.counts)
-    rows = read_csv(config.out)
+    folder(config.out.parent)  # now, not after the first training
+    rows = read_csv(config.out, ("idea", "data", "training_tokens", *SETTINGS))
     for name in config.ideas or IDEAS:
         what, make = IDEAS[name]
         text = {"data": Path(source.name).name, "training_tokens": str(len(corpus.train.ids))}
@@ -110,7 +112,7 @@ def main(config: Config) -> None:
         model = make(Setting(config, tokenizer.vocab_size, counts, corpus, first))
         longer = replace(config, steps=2 * config.steps) if name == "trained-twice" else config
         loss, seconds = train_and_score(model, corpus, longer, name)
-        parameters = sum(parameter.numel() for parameter in model.head.parameters())
+        parameters = parameter_table(model)["head"]  # a tied head adds few
         total = f"{seconds + sum(before):.0f}"
         figures = {"loss": f"{loss:.4f}", "seconds": total, "head_parameters": str(parameters)}
         machine = {"machine": describe_machine(threads=config.threads)}

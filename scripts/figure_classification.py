@@ -2,6 +2,7 @@
 
     python scripts/figure_classification.py runs/classifier-*
     python scripts/figure_classification.py RUN RUN --out docs/results/classification_4608.png
+    python scripts/figure_classification.py --quick        # of two tiny runs, trained for it
 
 Reads `metrics.jsonl` of every run folder. Minutes are minutes of training, evaluations left out.
 """
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
+from records import launch
 from results import command, folder, refuse, shown_path, table, write_csv, write_figure, write_page
 
 from classifier.config import TrainConfig
@@ -38,10 +41,14 @@ AXES = {"images": "images seen", "minutes": "minutes of training"}
 class Args:
     """Draw the curves of training runs side by side."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Run folders of train_classifier."""
     out: Path = Path("docs/results/classification.png")
-    """Picture to write; a table (.md) and the curves (.csv) of the same name go beside it."""
+    """Picture to write (.png); a table (.md) and the curves (.csv) of the same name go beside it."""
+    against: tuple[Literal["images", "minutes"], ...] = ("images", "minutes")
+    """What to draw against: a row of panels each. Minutes mean nothing if a run was paused."""
+    quick: bool = False
+    """Train two tiny models for some seconds and draw them, into runs/quick-results."""
 
 
 def settings_of(run: Path) -> dict[str, Any]:
@@ -74,16 +81,17 @@ def labels_of(runs: tuple[Path, ...]) -> list[str]:
     return labels if len(set(labels)) == len(labels) else [run.name for run in runs]
 
 
-def draw(runs: tuple[Path, ...], labels: list[str]) -> Figure:
+def draw(runs: tuple[Path, ...], labels: list[str], against: tuple[str, ...]) -> Figure:
     """A row of panels for each axis, a line for each run; the ceiling dotted once a run comes near it."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
-    figure = Figure(figsize=(4.2 * len(PANELS), 3.4 * len(AXES)), layout="constrained")
-    grid = figure.subplots(len(AXES), len(PANELS), squeeze=False)
+    axes = {axis: AXES[axis] for axis in against}
+    figure = Figure(figsize=(4.2 * len(PANELS), 3.4 * len(axes)), layout="constrained")
+    grid = figure.subplots(len(axes), len(PANELS), squeeze=False)
     for run, label in zip(runs, labels, strict=True):
         records = records_of(run)
-        for (axis, axis_label), row in zip(AXES.items(), grid, strict=True):
+        for (axis, axis_label), row in zip(axes.items(), grid, strict=True):
             for (tag, title), panel in zip(PANELS.items(), row, strict=True):
                 points = [(record[axis], record[tag]) for record in records if tag in record]
                 panel.plot(*zip(*points, strict=True), label=label, linewidth=1.4)
@@ -138,28 +146,33 @@ def about_groups(runs: tuple[Path, ...]) -> str:
     )
 
 
-def page(runs: tuple[Path, ...], labels: list[str], picture: str) -> list[str]:
+def page(runs: tuple[Path, ...], labels: list[str], args: Args) -> list[str]:
     """The Markdown: where each run ended."""
     rows, attributes = [], []
+    timed = "minutes" in args.against
     for run, label in zip(runs, labels, strict=True):
         last = evaluations(run)[-1]
+        minutes = [f"{last['minutes']:.1f}"] if timed else []
         rows.append(
-            [label, f"{last['images']:,}", f"{last['minutes']:.1f}", f"{last['loss/validation']:.3f}"]
+            [label, f"{last['images']:,}", *minutes, f"{last['loss/validation']:.3f}"]
             + [f"{last[f'accuracy/{name}']:.1%}" for name in ("overall", "top5", "group", "ceiling")]
         )
         attributes.append([label, *(f"{last[name]:.0%}" for name in last if name.startswith("attribute/"))])
     names = [
         name.removeprefix("attribute/") for name in evaluations(runs[0])[-1] if name.startswith("attribute/")
     ]
-    heads = ["head", "images seen", "minutes", "validation loss", "accuracy", "top 5", "group", "ceiling"]
+    heads = ["head", "images seen", *(["minutes"] if timed else [])]
+    heads += ["validation loss", "accuracy", "top 5", "group", "ceiling"]
     classes = settings_of(runs[0])["num_classes"]
     from sqrtvocab.measure.machine import describe_machine
 
     return [
         f"# Learning {classes:,} classes",
-        f"The paper's CNN on drawn shapes, {classes:,} classes. Minutes are minutes of training, evaluations "
-        "left out; the curves are in the CSV file of the same name. " + about_groups(runs),
-        f"![Accuracy and loss against images seen and minutes]({picture})",
+        f"The paper's CNN on drawn shapes, {classes:,} classes. "
+        + ("Minutes are minutes of training, evaluations left out. " if timed else "")
+        + "The curves are in the CSV file of the same name. "
+        + about_groups(runs),
+        f"![Accuracy and loss against {' and '.join(args.against)}]({args.out.name})",
         table(heads, rows),
         "Share of validation images whose attribute is right:",
         table(["head", *names], attributes),
@@ -179,9 +192,26 @@ def class_space(run: Path) -> object:
     return config.space(), config.rotation_cue
 
 
+def tiny_runs() -> tuple[Path, ...]:
+    """Two runs of some seconds, trained anew."""
+    runs = []
+    for head in ("grouped", "flat"):
+        run = Path("runs/quick-classification") / head
+        shutil.rmtree(run, ignore_errors=True)
+        text = (
+            f"--preset quickstart --head {head} --batch-size 16 --max-steps 6 --eval-every 2 --eval-images 64"
+        )
+        if code := launch(["-m", "classifier.train", *text.split(), "--out", str(run)], threads=1):
+            raise SystemExit(code)
+        runs.append(run)
+    return tuple(runs)
+
+
 def main(args: Args) -> None:
     from sqrtvocab.training import UserError
 
+    if args.quick:
+        args = dataclasses.replace(args, runs=tiny_runs())
     for run in args.runs:
         if not settings_of(run) or not (run / "metrics.jsonl").is_file() or not evaluations(run):
             raise UserError(f"{run}: no run of train_classifier with an evaluation to draw")
@@ -199,18 +229,24 @@ def main(args: Args) -> None:
         for run, label in zip(args.runs, labels, strict=True)
         for row in evaluations(run)
     ]
-    write_figure(args.out, draw(args.runs, labels))
+    write_figure(args.out, draw(args.runs, labels, args.against))
     columns = list(dict.fromkeys(name for row in rows for name in row))
     write_csv(args.out.with_suffix(".csv"), [{name: row.get(name, "") for name in columns} for row in rows])
-    write_page(args.out.with_suffix(".md"), *page(args.runs, labels, args.out.name))
+    write_page(args.out.with_suffix(".md"), *page(args.runs, labels, args))
     print(args.out.with_suffix(".md"))
 
 
 if __name__ == "__main__":
     with one_line_errors("figure_classification"):
         arguments = tyro.cli(Args, description=__doc__)
-    if not arguments.runs:
-        refuse("name at least one run folder of train_classifier")
+    if arguments.quick == bool(arguments.runs):
+        refuse("name at least one run folder of train_classifier, or --quick")
+    if arguments.quick and arguments.out == Args.out:
+        arguments = dataclasses.replace(arguments, out=Path("runs/quick-results/classification.png"))
+    if arguments.out.suffix != ".png":
+        refuse(f"--out {arguments.out}: the picture is a .png")
+    if not arguments.against:
+        refuse("--against: images, minutes or both")
     from sqrtvocab.training import exit_code
 
     raise SystemExit(exit_code("figure_classification", lambda: main(arguments)))

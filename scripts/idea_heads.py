@@ -15,6 +15,7 @@ from tqdm import tqdm
 from transformers import GPT2Config
 
 from lm.corpus import Corpus
+from lm.evaluate import some_windows
 from lm.model import CompressedLM, CompressedLMConfig
 from lm.train import parameter_groups
 from sqrtvocab import HeadOutput, Partition
@@ -89,7 +90,10 @@ class ShortlistHead(nn.Module):
 
 
 class AdaptedHead(GroupedLinearHead):
-    """grouped-linear, tied to the embedding, which sees the hidden state through a d x d matrix."""
+    """grouped-linear, tied to the embedding, which sees the hidden state through a d x d matrix.
+
+    Only its loss: `log_prob` and `predict` know nothing of the matrix.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -329,12 +333,11 @@ def train_and_score(model: CompressedLM, corpus: Corpus, config: Config, title: 
     seconds = time.perf_counter() - began
     model.eval()
     total = count = 0.0
-    windows = torch.arange(
-        min(corpus.validation.windows(config.seq_len), config.eval_tokens // config.seq_len)
-    )
+    windows = some_windows(corpus.validation, config.seq_len, config.eval_tokens)
     with torch.no_grad():
-        for batch in windows.split(config.batch_size):
-            inputs, targets = corpus.validation.batch(batch.tolist(), config.seq_len)
+        for first in range(0, len(windows), config.batch_size):
+            batch = windows[first : first + config.batch_size]
+            inputs, targets = corpus.validation.batch(batch, config.seq_len)
             total += float(model(input_ids=inputs, shift_labels=targets, num_items_in_batch=1).loss)
-            count += targets.numel()
+            count += int((targets != -100).sum())
     return total / count, seconds

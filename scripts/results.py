@@ -31,12 +31,22 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_file(path, lambda draft: draft.write_text(text.getvalue(), "utf-8"))
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """The rows of a file that `write_csv` wrote; none if there is no such file."""
+def read_csv(path: Path, columns: Sequence[str] = ()) -> list[dict[str, str]]:
+    """The rows of a file that `write_csv` wrote; none if there is no such file.
+
+    A file that lacks one of `columns`, or whose last line is cut short, is the end of the script.
+    """
     if not path.is_file():
         return []
     with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if missing := [name for name in columns if row.get(name) is None]:
+            refuse(
+                f"{path}: not a record of this script, it lacks {missing[0]}; move it away, or name "
+                "another --out"
+            )
+    return rows
 
 
 def write_page(path: Path, *parts: str) -> None:

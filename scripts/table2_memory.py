@@ -2,7 +2,7 @@
 
     python scripts/table2_memory.py                  # all sizes and settings, about four minutes on one core
     python scripts/table2_memory.py --quick          # small shapes, to see that everything works
-    python scripts/table2_memory.py --gpu h100       # for another GPU
+    python scripts/table2_memory.py --gpu h100 --out runs/h100       # for another GPU
 
 Nothing is run: the figures come from shapes (`sqrtvocab.measure.simulate`), with the attention kernel and the
 number formats that CUDA would choose. Writes memory.md, memory.csv and memory.png.
@@ -60,14 +60,13 @@ TITLES = {
 }
 NOTES = {
     PAPER_SETTING: "GPT-2 and ours with fused attention and GPT-2's default dropout of 0.1; GPT-Neo with "
-    "eager attention, the only one it has, and its default dropout of 0. The flat models shift the logits "
-    "by copying them, as `transformers` did until "
+    "eager attention (`transformers` has no fused one for it without a further package) and its default "
+    "dropout of 0. The flat models shift the logits by copying them, as `transformers` did until "
     "[January 2025](https://github.com/huggingface/transformers/pull/35646), and the training loop keeps the "
     "model's outputs until the next step. torch's default AdamW (foreach).",
     "eager": "The attention of `transformers` before mid-2024, with dropout on both sides; the logits are "
     "neither copied nor kept.",
-    "fp32": "GPT-Neo's attention is eager here too: `transformers` has no fused one for it without a "
-    "further package.",
+    "fp32": "GPT-Neo's attention is eager here too.",
     "half": "By CUDA's rules for autocast: softmax, layer norm, powers (of which GPT-2's GELU is made) and "
     "the loss stay in float32. The figures are those of bfloat16 and flash attention for every GPU. A T4 "
     "would take float16, of as many bytes, and the memory-efficient kernel, which keeps the same tensors.",
@@ -114,6 +113,11 @@ class Config:
     def __post_init__(self) -> None:
         if not self.gpu:
             raise ConfigError("--gpu: name at least one")
+        if not (self.quick or self.out or set(PAPER) <= set(self.gpu)):
+            raise ConfigError(
+                f"--gpu: without the paper's {', '.join(PAPER)} the page in docs/results would lose them; "
+                "name them, too, or another folder: --out DIR"
+            )
 
 
 def setting_of(key: str, model: str) -> Setting:
@@ -172,10 +176,18 @@ def pages(rows: list[dict[str, Any]], sizes: dict[str, Shape], config: Config) -
         f"CUDA context and workspaces: {capacities} GiB. `oom` is a peak above it. The allocator's "
         "fragmentation, which is not counted, comes on top of a peak.",
         "![Peak memory by part](memory.png)",
+        "The bars show the moment of the peak. With a flat head that is in the loss, before there are "
+        "gradients of the layers; where the logits are small it comes later, with gradients and fewer "
+        "activations.",
         "## In short",
         table(
-            ["setting", *(f"GPT-2 / grouped at {size}" for size in sizes)],
-            [[key, *(f"{ratio(peaks, key, size):.2f}x" for size in sizes)] for key in SETTINGS],
+            ["setting", "", *(f"at {size}" for size in sizes)],
+            [
+                [key, f"{model} / grouped", *(f"{ratio(peaks, key, size, model):.2f}x" for size in sizes)]
+                for key in SETTINGS
+                for model in ("GPT-2", "GPT-Neo")
+            ],
+            left=2,
         ),
     ]
     if not config.quick:
@@ -215,9 +227,9 @@ def pages(rows: list[dict[str, Any]], sizes: dict[str, Shape], config: Config) -
     return parts
 
 
-def ratio(peaks: Peaks, key: str, size: str) -> float:
-    """How many times more GPT-2 takes than ours on the same backbone with the same settings."""
-    return peaks[key, size, "GPT-2"] / peaks[key, size, "grouped"]
+def ratio(peaks: Peaks, key: str, size: str, model: str = "GPT-2") -> float:
+    """How many times more a flat model takes than ours with the same settings; GPT-2's backbone is ours."""
+    return peaks[key, size, model] / peaks[key, size, "grouped"]
 
 
 def verdict(card: GPU, peak: int) -> str:

@@ -226,7 +226,7 @@ def main(config: Config) -> None:
     path = out / "throughput_flops.csv"
     sizes = QUICK_SIZES if config.quick else SIZES
     measured = [name for names in MEASURES.values() for name in names]
-    record = {identity(row): row for row in read_csv(path)}
+    record = {identity(row): row for row in read_csv(path, ("size", "model", "hidden", "vocab"))}
     rows = {}
     for size, shape in sizes.items():
         for model in MODELS:

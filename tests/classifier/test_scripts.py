@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -61,9 +62,21 @@ def test_no_figure_of_what_is_no_run(tmp_path):
         result.stderr
         == f"figure_classification: {tmp_path}: no run of train_classifier with an evaluation to draw\n"
     )
-    result = script("figure_classification.py")
-    assert result.returncode == 2
-    assert len(result.stderr.splitlines()) == 1
+    for flags in ((), (tmp_path, "--out", tmp_path / "figure.csv"), (tmp_path, "--quick")):
+        result = script("figure_classification.py", *flags)
+        assert result.returncode == 2
+        assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_quick_figure(tmp_path):
+    command = [sys.executable, SCRIPTS / "figure_classification.py", "--quick", "--against", "images"]
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    page = (tmp_path / "runs" / "quick-results" / "classification.md").read_text()
+    assert "minutes" not in page.split("```")[0]
+    assert (tmp_path / "runs" / "quick-results" / "classification.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow

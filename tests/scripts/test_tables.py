@@ -159,6 +159,31 @@ def test_ablation_memory(tmp_path):
     assert str(tmp_path) not in page
 
 
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [("figure_ablation", "ablation.csv"), ("table3_throughput_flops", "throughput_flops.csv")],
+)
+def test_another_file_in_the_place_of_the_record(tmp_path, script, name):
+    (tmp_path / name).write_text("a,b\n1,2\n")
+    flags = ("--only", "memory") if script == "figure_ablation" else ("--only", "flops")
+    result = run(script, *flags, "--quick", "--out", tmp_path)
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert f"{tmp_path / name}: not a record of this script" in result.stderr
+    assert (tmp_path / name).read_text() == "a,b\n1,2\n"
+
+
+@pytest.mark.slow
+def test_ablation_quick(tmp_path):
+    flags = ("--quick", "--points", 2, "--threads", 1, "--runs", tmp_path / "runs", "--out", tmp_path)
+    result = run("figure_ablation", *flags, SQRTVOCAB_CACHE=str(tmp_path / "cache"))
+    assert result.returncode == 0, result.stderr
+    losses = {row["contender"]: float(row["loss"]) for row in rows_of(tmp_path / "ablation_loss.csv")}
+    assert list(losses) == ["groups-1", "groups-44", "groups-2000"]
+    assert all(6 < loss < 9 for loss in losses.values())  # log V = 7.6
+    page = (tmp_path / "ablation.md").read_text()
+    assert all(f"| {loss:.3f} |" in page for loss in losses.values())
+
+
 @pytest.mark.slow
 def test_ablation_loss(tmp_path):
     text = tmp_path / "stories.txt"
@@ -192,7 +217,8 @@ def test_ablation_loss(tmp_path):
         ("table2_memory", ("--gpu", "t5"), "--gpu"),
         ("figure_ablation", ("--only", "memory", "--groups", 0), "--groups must lie between 1 and V = 50257"),
         ("figure_ablation", ("--steps", 0), "--steps must be at least 1"),
-        ("figure_ablation", ("--quick",), "--quick is for --only memory"),
+        ("figure_ablation", ("--only", "memory", "--seed", -1), "--seed must be at least 0"),
+        ("table2_memory", ("--gpu", "h100"), "--gpu: without the paper's t4, a10g, l40s"),
         ("figure_ablation", ("--data", "auto"), "--data: name the text to train on"),
     ],
 )

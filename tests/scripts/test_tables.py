@@ -217,7 +217,7 @@ def test_ablation_loss(tmp_path):
         ("table2_memory", ("--gpu", "t5"), "--gpu"),
         ("figure_ablation", ("--only", "memory", "--groups", 0), "--groups must lie between 1 and V = 50257"),
         ("figure_ablation", ("--steps", 0), "--steps must be at least 1"),
-        ("figure_ablation", ("--only", "memory", "--seed", -1), "--seed must be at least 0"),
+        ("figure_ablation", ("--only", "memory", "--seed", -1), "--seed must not be negative"),
         ("table2_memory", ("--gpu", "h100"), "--gpu: without the paper's t4, a10g, l40s"),
         ("figure_ablation", ("--data", "auto"), "--data: name the text to train on"),
     ],

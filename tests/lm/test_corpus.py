@@ -133,6 +133,16 @@ def test_a_cache_that_cannot_be_written(build, tmp_path):
         build()
 
 
+def test_ctrl_c_while_tokenising_leaves_nothing(build, tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(corpus, "_encode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build()
+    assert {file.suffix for file in (tmp_path / "c").iterdir()} <= {".lock"}
+
+
 def test_text_that_cannot_be_read_is_not_the_caches_fault(gpt2, tmp_path):
     (tmp_path / "x.txt").mkdir()
     with pytest.raises(UserError, match=r"--data .*x\.txt: cannot be read"):

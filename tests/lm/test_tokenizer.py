@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lm import build
 from lm.build import open_tokenizer
-from lm.sources import built_in, open_source
+from lm.sources import Stories, built_in, open_source
 from lm.stories import stories, story
 from lm.tokenizer import END, load_tokenizer, make_tokenizer, train_tokenizer
 from sqrtvocab.training import UserError
@@ -94,6 +94,18 @@ def test_a_cache_that_is_a_file(tmp_path):
     (tmp_path / "c").write_text("a file where the folder should be")
     with pytest.raises(UserError, match=r"--cache .*/c: cannot be written"):
         open_tokenizer("train:300", built_in(60), tmp_path / "c")
+
+
+def test_ctrl_c_while_learning_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(documents):
+        yield "a story"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stories, "__iter__", interrupted)
+    monkeypatch.setattr(Stories, "fingerprint", lambda documents: "stories")
+    with pytest.raises(KeyboardInterrupt):
+        open_tokenizer("train:300", built_in(60), tmp_path / "c")
+    assert not list((tmp_path / "c").glob("*.json"))
 
 
 def test_text_that_cannot_be_read_is_told_while_learning(tmp_path):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from flags import ConfigError, at_least, positive
+from flags import ConfigError, at_least, positive, seed_fits
 from shapesgen.attributes import AttributeSpace
 
 YOUNGER = ("modulation", "chunk_size")  # settings that older runs lack; None in all of them
@@ -103,8 +103,7 @@ class TrainConfig:
             "max_steps", "chunk_size",
         )  # fmt: skip
         problems += at_least(self, 0, "warmup_steps", "workers", "eval_images", "seed")
-        if self.seed >= 2**63:
-            problems.append(f"--seed must be below 2^63, got {self.seed}")
+        problems += seed_fits(self)
         problems += positive(self, "lr", "max_minutes")
         if self.num_groups is not None and self.grouping == "aligned":
             problems.append(

@@ -51,6 +51,12 @@ def positive(config: object, *names: str) -> list[str]:
     ]
 
 
+def seed_fits(config: Any) -> list[str]:
+    """A complaint if the field `seed` is set to more than torch takes."""
+    seed = config.seed
+    return [f"--seed must be below 2^63, got {seed}"] if seed is not None and seed >= 2**63 else []
+
+
 def scout(*names: str) -> dict[str, str | None]:
     """The values of a few flags of the command line, which decide about the defaults of the others.
 

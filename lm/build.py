@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from filelock import FileLock
 from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, PreTrainedConfig
 
 from lm.config import TrainConfig
 from lm.model import CompressedLM, CompressedLMConfig, token_order
 from lm.sources import Source
-from lm.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer
+from lm.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer, vocab_size_of
 from sqrtvocab import AdaptiveHead, Head, Partition
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.training import UserError
@@ -30,19 +30,32 @@ def open_tokenizer(spec: str, source: Source, cache: Path) -> TextTokenizer:
     """The tokenizer that `--tokenizer` names; one that is trained on the data is trained once and kept.
 
     Raises:
-        UserError: see `make_tokenizer`.
+        UserError: see `make_tokenizer`; or a cache that cannot be written.
     """
     if not spec.startswith("train:"):
         return make_tokenizer(spec)
+    vocab_size_of(spec)  # a wrong one is refused before there is a file of that name
     key = hashlib.sha256(json.dumps([spec, source.train.fingerprint()]).encode()).hexdigest()[:12]
     path = cache / f"tokenizer-{spec.removeprefix('train:')}-{key}.json"
-    if not path.exists():
-        tokenizer = make_tokenizer(spec, lambda: iter(source.train))
-        cache.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        tokenizer.save(draft)
-        draft.replace(path)
-    return load_tokenizer(path)
+    tokenizer = _kept(path)
+    if tokenizer is None:
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            with FileLock(path.with_suffix(".lock")):  # of several processes one trains, the others wait
+                tokenizer = _kept(path)
+                if tokenizer is None:
+                    tokenizer = make_tokenizer(spec, lambda: iter(source.train))
+                    tokenizer.save(path)
+        except OSError as error:
+            raise UserError(f"--cache {cache}: cannot be written ({error.strerror or error})") from error
+    return replace(tokenizer, name=spec)
+
+
+def _kept(path: Path) -> TextTokenizer | None:
+    try:
+        return load_tokenizer(path)
+    except UserError:  # there is none, or a torn one
+        return None
 
 
 def backbone_config(config: TrainConfig, tokenizer: TextTokenizer) -> PreTrainedConfig:

@@ -40,11 +40,20 @@ def compress_vocab(
         head_options: options of the head's class.
 
     Raises:
-        ValueError: a model without a linear output layer, or one that does more to its logits than that.
+        ValueError: a model without a linear output layer on its hidden state, or one that does more to its
+            logits than that; `num_groups` for a head without groups.
     """
     layer, backbone = model.get_output_embeddings(), cast(PreTrainedModel, model.base_model)
     if not isinstance(layer, nn.Linear) or backbone is model:
         raise ValueError(f"{type(model).__name__} has no linear output layer to replace")
+    width = backbone.config.get_text_config().hidden_size
+    if layer.in_features != width:
+        raise ValueError(
+            f"the output layer of {type(model).__name__} takes {layer.in_features} features, not the {width} "
+            "of the hidden state, as a head does"
+        )
+    if num_groups is not None and head in ("flat", "adaptive"):
+        raise ValueError(f"num_groups={num_groups}: the {head} head has no groups")
     probe = torch.arange(min(8, layer.out_features), device=layer.weight.device)[None]
     _require_plain_logits(model, backbone, layer, probe)
 

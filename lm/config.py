@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import tyro
 
-from flags import ConfigError, at_least, positive
+from flags import ConfigError, at_least, positive, seed_fits
 
 Device = Literal["auto", "cuda", "mps", "cpu"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
@@ -127,6 +127,7 @@ class TrainConfig:
             "accumulate", "eval_every", "num_groups", "max_steps", "chunk_size",
         )  # fmt: skip
         problems += at_least(self, 0, "warmup_steps", "eval_tokens", "sample_every", "seed", "weight_decay")
+        problems += seed_fits(self)
         problems += positive(self, "lr", "max_minutes", "epochs")
         if not 0 < self.valid_fraction < 1:
             problems.append(f"--valid-fraction must lie between 0 and 1, got {self.valid_fraction}")
@@ -220,7 +221,7 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         problems = at_least(self, 1, "max_tokens", "batch_size")
-        problems += at_least(self, 0, "tokens", "samples", "seed")
+        problems += at_least(self, 0, "tokens", "samples", "seed") + seed_fits(self)
         if problems:
             raise ConfigError("; ".join(problems))
 
@@ -249,9 +250,12 @@ class SampleConfig:
     """Makes the story repeatable; by default each call tells another."""
 
     def __post_init__(self) -> None:
-        problems = at_least(self, 1, "count", "max_tokens") + at_least(
-            self, 0, "temperature", "top_k", "seed"
-        )
+        problems = at_least(self, 1, "count", "max_tokens")
+        problems += at_least(self, 0, "temperature", "top_k", "seed") + seed_fits(self)
+        try:
+            self.prompt.encode()
+        except UnicodeEncodeError as error:  # how Python hands over bytes that are no UTF-8
+            problems.append(f"--prompt is not UTF-8 at character {error.start:,}")
         if problems:
             raise ConfigError("; ".join(problems))
 
@@ -290,7 +294,7 @@ class JudgeConfig:
 
     def __post_init__(self) -> None:
         problems = at_least(self, 1, "completions", "max_tokens", "concurrency")
-        problems += at_least(self, 0, "temperature", "seed") + positive(self, "timeout")
+        problems += at_least(self, 0, "temperature", "seed") + positive(self, "timeout") + seed_fits(self)
         if self.prompts is not None and not self.prompts.is_file():
             problems.append(f"--prompts {self.prompts}: no such file")
         if problems:

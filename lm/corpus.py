@@ -21,7 +21,7 @@ from filelock import FileLock
 from torch import Tensor
 from tqdm import tqdm
 
-from lm.sources import Documents, Say, Source
+from lm.sources import Documents, Say, Source, lasting_name
 from lm.tokenizer import TextTokenizer
 from sqrtvocab.training import RunError, UserError, write_json
 
@@ -52,13 +52,24 @@ class Tokens:
         return -(-self.predictions // length) if partial else self.predictions // length
 
     def batch(self, windows: Sequence[int], length: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of windows, int64 [B, length] each; targets beyond the end are −100."""
+        """Inputs and targets of windows, int64 [B, length] each; targets beyond the end are −100.
+
+        Raises:
+            UserError: an id outside the vocabulary: the file has been damaged since it was written.
+        """
         inputs = np.zeros((len(windows), length), np.int64)
         targets = np.full((len(windows), length), IGNORED, np.int64)
         for row, window in enumerate(windows):
             ids = self.ids[window * length : (window + 1) * length + 1]
             inputs[row, : len(ids) - 1] = ids[:-1]
             targets[row, : len(ids) - 1] = ids[1:]
+        largest = max(inputs.max(initial=0), targets.max(initial=0))
+        if largest >= len(self.counts):
+            file = getattr(self.ids, "filename", "the tokenised text")
+            raise UserError(
+                f"{file}: holds the token {largest:,} of a vocabulary of {len(self.counts):,}: the file is "
+                "damaged; delete it, and it is made again"
+            )
         return torch.from_numpy(inputs), torch.from_numpy(targets)
 
 
@@ -86,7 +97,7 @@ def open_corpus(source: Source, tokenizer: TextTokenizer, cache: Path, say: Say)
     parts = {}
     for split, documents in (("train", source.train), ("validation", source.validation)):
         name = re.sub(r"[^A-Za-z0-9.]+", "-", Path(source.name).name).strip("-.") or "data"
-        key = hashlib.sha256(f"{source.name}\0{tokenizer.digest}".encode()).hexdigest()[:12]
+        key = hashlib.sha256(f"{lasting_name(source.name)}\0{tokenizer.digest}".encode()).hexdigest()[:12]
         path = cache / f"{name}-{split}-{key}.bin"
         parts[split] = open_tokens(path, documents, tokenizer, f"{source.name}, {split}", say)
     return Corpus(**parts)

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from lm.build import open_tokenizer
 from lm.config import EvalConfig
 from lm.corpus import Tokens, default_cache, open_corpus
-from lm.generate import continue_stories
+from lm.generate import continue_stories, fitting
 from lm.model import IGNORED, CompressedLM
 from lm.openings import SAMPLE_PROMPTS
 from lm.runs import TrainedRun, load_run, read_partition
@@ -156,7 +156,8 @@ def report(config: EvalConfig) -> None:
         result = evaluate(
             run.model, tokens, windows, length, partition, runtime, config.batch_size, show_progress=True
         )
-        openings = [SAMPLE_PROMPTS[i % len(SAMPLE_PROMPTS)] for i in range(config.samples)]
+        prompts = fitting(SAMPLE_PROMPTS, run.tokenizer, run.model)
+        openings = [prompts[i % len(prompts)] for i in range(config.samples)] if prompts else []
         texts = continue_stories(
             run.model,
             run.tokenizer,
@@ -204,7 +205,10 @@ def _validation_text(config: EvalConfig, run: TrainedRun) -> Tokens:
         config.data or run.settings["data_used"], trained.valid_fraction, trained.text_column, print
     )
     tokenizer = run.tokenizer
-    if config.data is None and open_tokenizer(trained.tokenizer, source, cache).digest != tokenizer.digest:
+    # A tokenizer learnt from the data tells whether these have changed. Any other came from elsewhere, and
+    # the run's own copy is all that is needed.
+    learnt = config.data is None and trained.tokenizer.startswith("train:")
+    if learnt and open_tokenizer(trained.tokenizer, source, cache).digest != tokenizer.digest:
         raise UserError(
             f"--data: {source.name} has changed since training, and with it the tokenizer "
             f"{trained.tokenizer}; name the text to score with --data"

@@ -13,10 +13,17 @@ from lm.model import CompressedLM
 from lm.tokenizer import TextTokenizer
 from sqrtvocab.training import UserError
 
+_COLDEST = 1e-6
+
 
 def context_length(model: CompressedLM) -> int:
     """The most tokens, prompt included, that the model can look at."""
     return int(model.config.get_text_config().max_position_embeddings)
+
+
+def fitting(openings: Sequence[str], tokenizer: TextTokenizer, model: CompressedLM) -> list[str]:
+    """The openings that leave room for a token in the model's context."""
+    return [opening for opening in openings if len(tokenizer.encode(opening)) + 1 < context_length(model)]
 
 
 @torch.inference_mode()
@@ -116,7 +123,8 @@ def _generate(
             f"an opening of {ids.shape[1]} tokens leaves no room: the model looks at {context_length(model)}"
         )
     sampling: dict[str, Any] = {"do_sample": False}
-    if temperature:  # top_k 0 is all tokens
+    # Colder, there is one token left that can be drawn, and at last the logits divided are infinite.
+    if temperature >= _COLDEST:  # top_k 0 is all tokens
         sampling = {"do_sample": True, "temperature": temperature, "top_k": top_k}
     return cast(Any, model).generate(
         ids.to(model.device),

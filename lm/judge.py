@@ -83,7 +83,8 @@ class Journal:
 
     Args:
         path: made if it does not exist.
-        settings: what the stories depend on; a file with other settings is refused.
+        settings: what the stories depend on; a file with other settings is refused, unless the judge has said
+            nothing in it yet: then it is what a call that failed has left, and begun anew.
 
     Raises:
         UserError: the file is of another judgement.
@@ -94,7 +95,10 @@ class Journal:
         self._lock = threading.Lock()
         records = list(_records(path)) if path.exists() else []
         if records and records[0].get("settings") != dict(settings):
-            raise UserError(f"--out {path}: it holds a judgement with other settings; name another file")
+            if "settings" not in records[0] or any({"assessment", "grade"} & set(r) for r in records):
+                raise UserError(f"--out {path}: it holds a judgement with other settings; name another file")
+            path.unlink()
+            records = []
         for record in records[1:]:
             self._apply(record)
         self._file = path.open("a", encoding="utf-8")
@@ -106,7 +110,8 @@ class Journal:
     def add(self, record: dict[str, Any]) -> None:
         """Append a record, and take note of it."""
         with self._lock:
-            self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            # In ASCII: an answer may hold half a surrogate pair, which no encoding takes as it is.
+            self._file.write(json.dumps(record) + "\n")
             self._file.flush()
             self._apply(record)
 
@@ -116,10 +121,12 @@ class Journal:
     def _apply(self, record: dict[str, Any]) -> None:
         if "continuation" in record:
             self.items[record["number"]] = Item(record["number"], record["opening"], record["continuation"])
+        elif (item := self.items.get(record.get("number", -1))) is None:
+            return  # the line of its story is damaged; the story is written again
         elif "assessment" in record:
-            self.items[record["number"]].assessment = record["assessment"]
+            item.assessment = record["assessment"]
         elif "grade" in record:
-            self.items[record["number"]].grades.append(record["grade"])
+            item.grades.append(record["grade"])
 
 
 def judge_item(server: ChatServer, item: Item, journal: Journal) -> None:
@@ -227,10 +234,11 @@ def summarise(items: Sequence[Item], seed: int = 0) -> Summary:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text("utf-8").splitlines():
+    # As bytes: str.splitlines() would also split at characters that JSON leaves as they are, such as U+2028.
+    for line in path.read_bytes().split(b"\n"):
         try:
             record = json.loads(line)
-        except ValueError:  # torn by a kill
+        except ValueError:  # torn by a kill, perhaps in the midst of a character
             continue
         if isinstance(record, dict):
             yield record

@@ -40,14 +40,17 @@ def judge(config: JudgeConfig) -> None:
         }
         journal = Journal(path, settings)
         if len(journal.items) < len(openings):
-            texts = continue_stories(
-                run.model,
-                run.tokenizer,
-                openings,
-                max_tokens=config.max_tokens,
-                temperature=config.temperature,
-                seed=config.seed,
-            )
+            try:
+                texts = continue_stories(
+                    run.model,
+                    run.tokenizer,
+                    openings,
+                    max_tokens=config.max_tokens,
+                    temperature=config.temperature,
+                    seed=config.seed,
+                )
+            except UserError as error:
+                raise UserError(f"--prompts {config.prompts or '(built in)'}: {error}") from error
             for number, (opening, text) in enumerate(zip(openings, texts, strict=True)):
                 if number not in journal.items:
                     journal.add({"number": number, "opening": opening, "continuation": text})

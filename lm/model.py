@@ -153,6 +153,28 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
     def get_output_embeddings(self) -> None:
         """None: a head is more than a matrix, so `transformers` must not resize or tie it."""
 
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """The input embedding, if it is to stay as it is.
+
+        Raises:
+            NotImplementedError: another size, for which the groups of the head would have to be made anew.
+        """
+        embedding = cast(nn.Embedding, self.get_input_embeddings())
+        wanted = embedding.num_embeddings if new_num_tokens is None else new_num_tokens
+        multiple = pad_to_multiple_of or 1
+        wanted = -(-wanted // multiple) * multiple
+        if wanted != embedding.num_embeddings:
+            raise NotImplementedError(
+                f"the {self.config.head} head has {embedding.num_embeddings:,} classes and cannot grow to "
+                f"{wanted:,}: resize the model before `compress_vocab`, or build one with that vocab_size"
+            )
+        return embedding
+
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -166,8 +188,9 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         logits_top_k: int | None = None,
         num_items_in_batch: int | Tensor | None = None,
+        return_dict: bool | None = None,
         **kwargs: Any,
-    ) -> CompressedLMOutput:
+    ) -> CompressedLMOutput | tuple[Any, ...]:
         """The loss if labels are given, else the logits.
 
         Args:
@@ -178,6 +201,7 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
             logits_top_k: build only the so many largest logits, exactly, and −inf for the rest: no V-wide
                 softmax. `generate` asks for it by itself.
             num_items_in_batch: what the summed loss is divided by, instead of the number of labels.
+            return_dict: False gives the values that are not None as a plain tuple.
             kwargs: for the backbone.
 
         Raises:
@@ -191,33 +215,42 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=False if training and use_cache is None else use_cache,
+            return_dict=True,
             **kwargs,
         )
         hidden = outputs.last_hidden_state  # [B, L, d]
-        result = CompressedLMOutput(
-            past_key_values=outputs.get("past_key_values"),
-            hidden_states=outputs.get("hidden_states"),
-            attentions=outputs.get("attentions"),
-        )
+        loss = group_loss = member_loss = logits = None
         if not training:
             keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             rows = hidden[:, keep]  # [B, kept, d]
             if logits_top_k is None:
-                result.logits = self.head.log_prob(rows)  # [B, kept, V]
+                logits = self.head.log_prob(rows)  # [B, kept, V]
             else:
                 best, classes = self.head.topk(rows, min(logits_top_k, self.head.num_classes))
                 empty = best.new_full((*rows.shape[:-1], self.head.num_classes), -math.inf)
-                result.logits = empty.scatter_(-1, classes, best)  # [B, kept, V]
-            return result
-        if shift_labels is None:
-            assert labels is not None
-            # Shift the labels, not the hidden states: one position a row is ignored, nothing d-wide copied.
-            shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)  # [B, L]
-        reduction = "mean" if num_items_in_batch is None else "sum"
-        parts = self.head(hidden, shift_labels, ignore_index=IGNORED, reduction=reduction)
-        divisor = 1 if num_items_in_batch is None else num_items_in_batch
-        result.loss, result.group_loss, result.member_loss = (part / divisor for part in parts)
-        return result
+                logits = empty.scatter_(-1, classes, best)  # [B, kept, V]
+        else:
+            if shift_labels is None:
+                assert labels is not None
+                # Shift the labels, not the hidden states: one position a row is ignored, nothing d-wide
+                # copied.
+                shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)  # [B, L]
+            reduction = "mean" if num_items_in_batch is None else "sum"
+            parts = self.head(hidden, shift_labels, ignore_index=IGNORED, reduction=reduction)
+            divisor = 1 if num_items_in_batch is None else num_items_in_batch
+            loss, group_loss, member_loss = (part / divisor for part in parts)
+        # All at once, for its values are in the order in which they are set.
+        result = CompressedLMOutput(
+            loss=loss,
+            group_loss=group_loss,
+            member_loss=member_loss,
+            logits=logits,
+            past_key_values=outputs.get("past_key_values"),
+            hidden_states=outputs.get("hidden_states"),
+            attentions=outputs.get("attentions"),
+        )
+        as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
+        return result.to_tuple() if as_tuple else result
 
     def _in_float32(self) -> bool:
         device = self.head_device.type

@@ -10,7 +10,7 @@ import torch
 from lm.config import SampleConfig
 from lm.generate import stream_story
 from lm.runs import load_run
-from sqrtvocab.training import open_runtime
+from sqrtvocab.training import UserError, open_runtime
 
 
 def tell(config: SampleConfig) -> None:
@@ -25,16 +25,19 @@ def tell(config: SampleConfig) -> None:
         for number in range(config.count):
             if number:
                 print("\n---\n")
-            torch.manual_seed(seed + number)
-            stream_story(
-                run.model,
-                run.tokenizer,
-                config.prompt,
-                _write,
-                max_tokens=config.max_tokens,
-                temperature=config.temperature,
-                top_k=config.top_k,
-            )
+            torch.manual_seed((seed + number) % 2**63)
+            try:
+                stream_story(
+                    run.model,
+                    run.tokenizer,
+                    config.prompt,
+                    _write,
+                    max_tokens=config.max_tokens,
+                    temperature=config.temperature,
+                    top_k=config.top_k,
+                )
+            except UserError as error:
+                raise UserError(f"--prompt: {error}") from error
             print(flush=True)
 
 

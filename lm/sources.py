@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
-from lm.stories import Split, stories
+from lm.stories import Split, stories, words_digest
 from lm.tokenizer import END
 from sqrtvocab.training import UserError
 
@@ -22,6 +22,7 @@ SUFFIXES = (".txt", ".jsonl", ".parquet")
 BUILT_IN_STORIES = 40_000
 _BLOCK = 1 << 22  # bytes read at a time
 _STORY_BYTES = 1065  # mean length of a built-in story, for the progress bar
+_BUILT_IN = re.compile(r"stories(?::([0-9_]+))?")
 _VALIDATION_NAME = re.compile(r"(?:^|[^a-z])(?:valid|validation|val|dev)(?:[^a-z]|$)")
 _TEST_NAME = re.compile(r"(?:^|[^a-z])test(?:[^a-z]|$)")
 
@@ -77,8 +78,13 @@ class Stories(Documents):
         return stories(self.split, self.count)
 
     def fingerprint(self) -> object:
-        # The first stories stand for all: a change of a word list or a plot shows in them.
-        return [self.split, self.count, "".join(islice(stories(self.split, self.count), 50))]
+        # The words and plots themselves; and the first stories, which show a change of how they are told.
+        return [
+            self.split,
+            self.count,
+            words_digest(),
+            "".join(islice(stories(self.split, self.count), 50)),
+        ]
 
 
 @dataclass(frozen=True)
@@ -130,11 +136,11 @@ class Files(Documents):
                 yield document
 
     def _read(self, path: Path) -> Iterator[str]:
-        if path.suffix == ".jsonl":
-            return self._read_jsonl(path)
-        if path.suffix == ".parquet":
-            return self._read_parquet(path)
-        return self._read_text(path)
+        readers = {".jsonl": self._read_jsonl, ".parquet": self._read_parquet}
+        try:
+            yield from readers.get(path.suffix.lower(), self._read_text)(path)
+        except OSError as error:
+            raise UserError(f"--data {path}: cannot be read ({error.strerror or error})") from error
 
     def _read_text(self, path: Path) -> Iterator[str]:
         separator, pending, offset, found = END.encode(), bytearray(), 0, False
@@ -169,6 +175,13 @@ class Files(Documents):
                         f"--data {path}: line {number} has no text in the field {self.text_column!r} "
                         f"(found: {fields}); name it with --text-column"
                     )
+                try:
+                    record[self.text_column].encode()
+                except UnicodeEncodeError as error:
+                    half = f"\\u{ord(error.object[error.start]):04x}"
+                    raise UserError(
+                        f"--data {path}: line {number} holds {half}, half of a surrogate pair: no character"
+                    ) from error
                 yield record[self.text_column]
 
     def _read_parquet(self, path: Path) -> Iterator[str]:
@@ -188,6 +201,10 @@ class Files(Documents):
                     if value is not None and not isinstance(value, str):
                         raise UserError(f"--data {path}: the column {self.text_column!r} holds no text")
                     yield value or ""
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"--data {path}: the column {self.text_column!r} is not UTF-8 ({error})"
+            ) from error
         except (pyarrow.ArrowInvalid, OSError) as error:
             raise UserError(f"--data {path}: not a readable Parquet file ({error})") from error
 
@@ -208,7 +225,7 @@ def open_source(data: str, valid_fraction: float, text_column: str, say: Say) ->
         return _auto(say)
     if data == "tinystories":
         return _tinystories(say)
-    if match := re.fullmatch(r"stories(?::([0-9_]+))?", data):
+    if match := _BUILT_IN.fullmatch(data):
         return built_in(int(match[1] or BUILT_IN_STORIES))
     path = Path(data)
     if path.is_dir():
@@ -219,6 +236,13 @@ def open_source(data: str, valid_fraction: float, text_column: str, say: Say) ->
         )
     _require_content(path)
     return _by_fraction(data, (path,), valid_fraction, text_column, say)
+
+
+def lasting_name(data: str) -> str:
+    """What `--data` names, in words that mean the same in any working folder: a path is made absolute."""
+    if data in ("auto", "tinystories") or _BUILT_IN.fullmatch(data):
+        return data
+    return str(Path(data).resolve())
 
 
 def built_in(count: int = BUILT_IN_STORIES, note: str = "") -> Source:
@@ -289,7 +313,7 @@ def _cached(name: str) -> str | None:
 
 
 def _folder(folder: Path, valid_fraction: float, text_column: str, say: Say) -> Source:
-    paths = sorted(p for p in folder.rglob("*") if p.suffix in SUFFIXES and p.is_file())
+    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
     if not paths:
         raise UserError(f"--data {folder}: no {', '.join(SUFFIXES)} file in that folder")
     for path in paths:

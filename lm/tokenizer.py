@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from sqrtvocab.training import UserError
+from sqrtvocab.training import UserError, write_text
 
 END = "<|endoftext|>"
 # What other families call the token that ends a text.
@@ -54,8 +54,8 @@ class TextTokenizer:
         return str(self.core.decode([int(i) for i in ids], skip_special_tokens=True))
 
     def save(self, path: Path) -> None:
-        """Write a `tokenizer.json`, which `make_tokenizer` and `transformers` read."""
-        path.write_text(self.core.to_str(pretty=True), "utf-8")
+        """Write a `tokenizer.json`, which `make_tokenizer` and `transformers` read; whole or not at all."""
+        write_text(path, self.core.to_str(pretty=True))
 
 
 def make_tokenizer(spec: str, texts: Callable[[], Iterator[str]] | None = None) -> TextTokenizer:

@@ -23,8 +23,11 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 import transformers
@@ -35,12 +38,12 @@ from lm.build import build_model, head_cost, open_tokenizer, parameter_table
 from lm.config import TrainConfig
 from lm.corpus import default_cache, open_corpus
 from lm.evaluate import evaluate, some_windows
-from lm.generate import continue_stories
+from lm.generate import continue_stories, fitting
 from lm.model import CompressedLM
 from lm.openings import SAMPLE_PROMPTS
 from lm.runs import embedding_of, read_partition, save_model, write_partition
-from lm.sources import open_source
-from lm.tokenizer import TextTokenizer
+from lm.sources import lasting_name, open_source
+from lm.tokenizer import TextTokenizer, load_tokenizer
 from sqrtvocab import make_head
 from sqrtvocab.training import (
     BatchPlan,
@@ -81,14 +84,13 @@ def train(config: TrainConfig) -> None:
         UserError: for input that cannot be used.
         RunError: if the loss is not finite.
     """
-    with (
-        open_runtime(config.device, config.precision, config.seed) as runtime,
-        StopWatch(config.max_minutes) as stop,
-    ):
-        _train(config, runtime, stop)
+    with open_runtime(config.device, config.precision, config.seed) as runtime, ExitStack() as stack:
+        _train(config, runtime, stack)
 
 
-def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
+def _train(config: TrainConfig, runtime: Runtime, stack: ExitStack) -> None:
+    stop = StopWatch(config.max_minutes)  # the clock runs; signals are left to Python until the loop
+
     # --------------------------------------------------------------------------------------------------------
     # Data: the text in tokens, and which of them each step sees
 
@@ -99,9 +101,16 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     run = config.run_folder
     checkpoint = find_checkpoint(run, config.resume)  # first: nobody likes to hear "no" after tokenising
     require_same_checkpoint(checkpoint, run, runtime)
+    saved = {} if checkpoint is None else read_config(run)
     cache = config.cache or default_cache()
-    source = open_source(config.data, config.valid_fraction, config.text_column, say)
-    tokenizer = open_tokenizer(config.tokenizer, source, cache)
+    data = data_of(config, saved)
+    source = open_source(data, config.valid_fraction, config.text_column, say)
+    if config.data == "auto" and data != "auto":
+        source = replace(source, note=saved.get("data_note", ""))
+    if has_own_tokenizer(config, saved, run):
+        tokenizer = replace(load_tokenizer(run / "tokenizer.json"), name=config.tokenizer)
+    else:
+        tokenizer = open_tokenizer(config.tokenizer, source, cache)
     corpus = open_corpus(source, tokenizer, cache, say)
     length = config.seq_len
     if corpus.train.windows(length) < runtime.world_size:
@@ -142,7 +151,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
 
     settings = {
         **config.to_json(),
-        "data_used": source.name,
+        "data_used": lasting_name(source.name),
         "data_note": source.note,
         "tokenizer_digest": tokenizer.digest,
         "vocab_size": tokenizer.vocab_size,
@@ -159,8 +168,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     changes: list[str] = []
     step, minutes, best = 0, 0.0, math.inf
     if checkpoint is not None:
-        saved = read_config(run)
-        require_same(saved, settings, SAME_RUN, run)
+        used = lasting_name(str(saved.get("data_used")))  # older runs have it as it was typed
+        require_same({**saved, "data_used": used}, settings, SAME_RUN, run)
         changes = [
             f"{key} from {saved.get(key)} to {settings[key]}"
             for key in MAY_CHANGE
@@ -178,11 +187,12 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     weights = 4 * sum(parameter.numel() for parameter in model.parameters())
     require_space(run, 11 * weights + (64 << 20))
     runtime.barrier()  # all ranks have looked before the first one writes
-    book = Logbook(run, start_step=step, enabled=runtime.is_main)
-    if runtime.is_main:
+    if runtime.is_main:  # config.json first: it makes the folder a run, which --resume auto goes on with
+        run.mkdir(parents=True, exist_ok=True)
+        write_json(run / "config.json", settings)
         tokenizer.save(run / "tokenizer.json")
         write_partition(run, model.head, partition)
-        write_json(run / "config.json", settings)
+    book = Logbook(run, start_step=step, enabled=runtime.is_main)
     book.text("config", markdown_table(settings))
     book.text("parameters", markdown_table(parameters))
 
@@ -222,6 +232,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
     # --------------------------------------------------------------------------------------------------------
     # The loop
 
+    stack.enter_context(stop)  # from here on Ctrl-C finishes the step; before, it just ends the command
     model.train()
     learner: nn.Module = model
     if config.compile:
@@ -341,7 +352,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
                 f"(group {result.group_accuracy:.1%})"
             )
         if sampling and runtime.is_main:
-            book.text("samples", _samples(model, tokenizer, SAMPLE_PROMPTS, length), step)
+            book.text("samples", _samples(model, tokenizer, SAMPLE_PROMPTS), step)
         window_tokens, window_began = 0, time.perf_counter()
 
     book.hparams(settings, metrics)
@@ -352,6 +363,26 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         )
     book.say(f"saved in {run}; listen to it with: sample_lm {run}; score it with: eval_lm {run}")
     book.close()
+
+
+def data_of(config: TrainConfig, saved: dict[str, Any]) -> str:
+    """The text to train on: on resuming, what the run has used so far.
+
+    Args:
+        saved: the settings of the run to go on with; empty for a new one.
+    """
+    # `auto` might find something else today, and a relative path means nothing in another folder.
+    moved = config.data == saved.get("data") and not Path(config.data).exists()
+    return str(saved.get("data_used", config.data)) if config.data == "auto" or moved else config.data
+
+
+def has_own_tokenizer(config: TrainConfig, saved: dict[str, Any], run: Path) -> bool:
+    """Whether to go on with the run's copy of its tokenizer: the file that it came from may be gone.
+
+    One learnt from the data is looked up instead: it tells whether these have changed.
+    """
+    same = config.tokenizer == saved.get("tokenizer") and not config.tokenizer.startswith("train:")
+    return same and (run / "tokenizer.json").is_file()
 
 
 def _kind(config: TrainConfig) -> str:
@@ -378,9 +409,9 @@ def parameter_groups(model: CompressedLM, weight_decay: float) -> list[dict[str,
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
 
 
-def _samples(model: CompressedLM, tokenizer: TextTokenizer, prompts: Sequence[str], length: int) -> str:
+def _samples(model: CompressedLM, tokenizer: TextTokenizer, prompts: Sequence[str]) -> str:
     """Stories from fixed prompts, as Markdown."""
-    fitting = [prompt for prompt in prompts if len(tokenizer.encode(prompt)) + 1 < length]
-    texts = continue_stories(model, tokenizer, fitting, max_tokens=SAMPLE_TOKENS)
-    stories = (f"**{prompt}**{text}" for prompt, text in zip(fitting, texts, strict=True))
+    prompts = fitting(prompts, tokenizer, model)
+    texts = continue_stories(model, tokenizer, prompts, max_tokens=SAMPLE_TOKENS)
+    stories = (f"**{prompt}**{text}" for prompt, text in zip(prompts, texts, strict=True))
     return "\n\n---\n\n".join(story.replace("\n", "\n\n") for story in stories)

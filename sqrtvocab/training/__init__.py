@@ -5,7 +5,7 @@ made of.
 """
 
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
-from sqrtvocab.training.atomic import require_space, write_json
+from sqrtvocab.training.atomic import require_space, write_json, write_text
 from sqrtvocab.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sqrtvocab.training.errors import RunError, UserError, exit_code
 from sqrtvocab.training.logbook import Logbook, markdown_table, read_metrics
@@ -43,4 +43,5 @@ __all__ = [
     "save_checkpoint",
     "share_of_mean",
     "write_json",
+    "write_text",
 ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from sqrtvocab.training.errors import UserError
@@ -21,8 +23,17 @@ def fsync(path: Path) -> None:
 
 
 def write_json(path: Path, document: object) -> None:
-    """Write `document` to `path` as indented JSON, by `write_text`."""
-    write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    """Write `document` to `path` as indented JSON, by `write_text`. A number that is not finite becomes null:
+    JSON has none, and strict readers refuse the whole file."""
+    write_text(path, json.dumps(_finite(document), indent=2, ensure_ascii=False) + "\n")
+
+
+def _finite(document: object) -> object:
+    if isinstance(document, Mapping):
+        return {key: _finite(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [_finite(value) for value in document]
+    return None if isinstance(document, float) and not math.isfinite(document) else document
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from flags import ConfigError
+from lm.config import EvalConfig, JudgeConfig, SampleConfig
 from lm.corpus import Tokens, open_corpus
 from lm.evaluate import distinct, evaluate, repetition, some_windows
-from lm.generate import continue_stories, stream_story
+from lm.generate import continue_stories, fitting, stream_story
 from lm.model import CompressedLM, CompressedLMConfig
 from lm.openings import OPENINGS
 from lm.sources import open_source
@@ -144,6 +146,7 @@ def test_stories_side_by_side_are_those_told_alone(model, tokenizer):
 def test_bad_input(run, complaint, finished, small_tokenizer, tmp_path):
     assert "no run folder" in complaint(run("sample", tmp_path))
     line = complaint(run("sample", finished, "--prompt", "word " * 50, "--device", "cpu"))
+    assert "--prompt: an opening of" in line
     assert "leaves no room: the model looks at 32" in line
     assert "--temperature must not be negative" in complaint(run("sample", finished, "--temperature", -1))
     out = tmp_path / "r"
@@ -156,6 +159,43 @@ def test_bad_input(run, complaint, finished, small_tokenizer, tmp_path):
     shutil.rmtree(out / "best")
     shutil.copy(finished / "config.json", out)
     assert "no checkpoint `best`" in complaint(run("eval", out))
+
+
+def test_prompts_that_are_no_text_and_seeds_that_are_too_large(tmp_path):
+    with pytest.raises(ConfigError, match="--prompt is not UTF-8 at character 3"):
+        SampleConfig(tmp_path, prompt="caf\udce9")
+    for kind in (SampleConfig, EvalConfig, JudgeConfig):
+        with pytest.raises(ConfigError, match=r"--seed must be below 2\^63, got 9223372036854775808"):
+            kind(tmp_path, seed=2**63)
+        assert kind(tmp_path, seed=2**63 - 1).seed == 2**63 - 1
+
+
+def test_the_coldest_is_greedy(gpt2, backbone_of):
+    model = CompressedLM(CompressedLMConfig(text_config=backbone_of("gpt2", gpt2.vocab_size))).eval()
+    cold, greedy = (
+        continue_stories(model, gpt2, ["A fox"], max_tokens=4, temperature=temperature, top_k=0)
+        for temperature in (1e-42, 0.0)
+    )
+    assert cold == greedy
+
+
+def test_prompts_that_fit(gpt2, backbone_of):
+    config = backbone_of("gpt2", gpt2.vocab_size)
+    config.n_positions = 6
+    model = CompressedLM(CompressedLMConfig(text_config=config)).eval()
+    prompts = ["Once upon a time", "Once upon a time there"]  # 4 and 5 tokens, after an end
+    assert fitting(prompts, gpt2, model) == prompts[:1]
+    assert len(continue_stories(model, gpt2, prompts[:1], max_tokens=9)) == 1
+
+
+def test_a_model_too_short_for_the_sample_prompts_is_scored(run, server, tiny, complaint, tmp_path):
+    out = tmp_path / "r"
+    assert run("train", *tiny, "--seq-len", 4, "--max-steps", 1, "--out", out).code == 0
+    result = run("eval", out, "--samples", 2, "--tokens", 64, "--device", "cpu")
+    assert result.code == 0, result.err
+    assert "samples" not in json.loads((out / "eval.json").read_text())
+    line = complaint(run("judge", out, "--device", "cpu", OPENAI_API_KEY="k", OPENAI_BASE_URL=server[0]))
+    assert "--prompts (built in): an opening of" in line
 
 
 # ---- judge_lm ----

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import GPT2LMHeadModel, GPTNeoForCausalLM, LlamaForCausalLM
+from transformers import GPT2LMHeadModel, GPTNeoForCausalLM, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
 from lm.compress import compress_vocab
 from lm.stories import stories
@@ -117,3 +117,19 @@ def test_models_that_cannot_be_compressed(trained, backbone_of):
     capped.forward = soft_capped
     with pytest.raises(ValueError, match="does more to its logits than a linear layer"):
         compress_vocab(capped)
+
+
+def test_groups_for_a_head_without_groups(backbone_of):
+    model = GPT2LMHeadModel(backbone_of("gpt2"))
+    for head in ("flat", "adaptive"):
+        with pytest.raises(ValueError, match=f"num_groups=7: the {head} head has no groups"):
+            compress_vocab(model, head, num_groups=7)
+
+
+def test_an_output_layer_on_something_narrower_than_the_hidden_state():
+    config = OPTConfig(
+        vocab_size=400, hidden_size=32, word_embed_proj_dim=16, ffn_dim=32, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=32,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="takes 16 features, not the 32 of the hidden state"):
+        compress_vocab(OPTForCausalLM(config))

@@ -133,6 +133,39 @@ def test_a_cache_that_cannot_be_written(build, tmp_path):
         build()
 
 
+def test_ctrl_c_while_tokenising_leaves_nothing(build, tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(corpus, "_encode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build()
+    assert {file.suffix for file in (tmp_path / "c").iterdir()} <= {".lock"}
+
+
+def test_text_that_cannot_be_read_is_not_the_caches_fault(gpt2, tmp_path):
+    (tmp_path / "x.txt").mkdir()
+    with pytest.raises(UserError, match=r"--data .*x\.txt: cannot be read"):
+        open_tokens(tmp_path / "c" / "x.bin", Files((tmp_path / "x.txt",)), gpt2, "a test", print)
+
+
+def test_ids_that_no_token_has(build, small_tokenizer, tmp_path):
+    build(small_tokenizer)
+    path = tmp_path / "c" / "x.bin"
+    np.full(path.stat().st_size // 2, 60_000, np.uint16).tofile(path)
+    with pytest.raises(
+        UserError, match=r"x\.bin: holds the token 60,000 of a vocabulary of 400: .*delete it"
+    ):
+        build(small_tokenizer).batch([0], 8)
+
+
+def test_a_path_has_one_cache_however_it_is_written(text, small_tokenizer, tmp_path, monkeypatch):
+    monkeypatch.chdir(text.parent)
+    for name in (str(text), text.name):
+        open_corpus(open_source(name, 0.2, "text", print), small_tokenizer, tmp_path / "cache", print)
+    assert len(list((tmp_path / "cache").glob("*.bin"))) == 2
+
+
 def test_sidecar_says_what_the_ids_are(build, gpt2, tmp_path):
     build()
     facts = json.loads((tmp_path / "c" / "x.json").read_text())

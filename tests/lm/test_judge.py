@@ -120,6 +120,44 @@ def test_a_judgement_resumes(judge, requests_about, tmp_path):
         Journal(path, {"run": "another"})
 
 
+def test_lines_end_at_newlines_only(tmp_path):
+    path = tmp_path / "j.jsonl"
+    records = [
+        {"settings": {"run": "r"}},
+        {"number": 0, "opening": "Once ", "continuation": "two\u2028lines"},
+        {"number": 0, "assessment": "Fine.\x85Really."},
+        {"number": 0, "grade": "ä\u2029"},
+        {"number": 7, "grade": "of a story whose line is gone"},
+    ]
+    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    path.write_bytes(lines.encode() + '{"number": 0, "grade": "tör'.encode()[:-2])  # torn in the midst of ö
+    (item,) = Journal(path, {"run": "r"}).items.values()
+    assert item == Item(0, "Once ", "two\u2028lines", "Fine.\x85Really.", ["ä\u2029"])
+
+
+def test_any_answer_can_be_kept(tmp_path):
+    journal = journal_of(tmp_path / "j.jsonl", "a story")
+    journal.add({"number": 0, "assessment": "half a smile \ud83d"})
+    journal.close()
+    assert Journal(tmp_path / "j.jsonl", {"run": "r"}).items[0].assessment == "half a smile \ud83d"
+
+
+def test_other_settings_are_taken_until_the_judge_has_spoken(tmp_path):
+    path = tmp_path / "j.jsonl"
+    journal_of(path, "of the first call").close()
+    journal = Journal(path, {"run": "corrected"})
+    assert journal.items == {}
+    journal.add({"number": 0, "opening": "", "continuation": "of the second"})
+    journal.add({"number": 0, "assessment": "Fine."})
+    journal.close()
+    with pytest.raises(UserError, match="a judgement with other settings"):
+        Journal(path, {"run": "r"})
+    path.write_text('{"text": "something else"}\n')
+    with pytest.raises(UserError, match="a judgement with other settings"):
+        Journal(path, {"run": "r"})
+    assert path.read_text() == '{"text": "something else"}\n'
+
+
 @pytest.mark.parametrize(
     ("raw", "fine"),
     [

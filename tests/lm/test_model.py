@@ -428,3 +428,25 @@ def test_the_first_loss_is_that_of_guessing(backbone):
     model = CompressedLM(CompressedLMConfig(text_config=backbone))
     ids = torch.randint(V, (4, 32))
     assert abs(model(ids, labels=ids).loss.item() - math.log(V)) < 0.6
+
+
+def test_the_vocabulary_cannot_be_resized_by_half(backbone_of):
+    model = CompressedLM(CompressedLMConfig(text_config=backbone_of("gpt2")))
+    embedding = model.get_input_embeddings()
+    for same in ({}, {"new_num_tokens": 400}, {"new_num_tokens": 399, "pad_to_multiple_of": 8}):
+        assert model.resize_token_embeddings(**same) is embedding
+    with pytest.raises(
+        NotImplementedError, match=r"has 400 classes and cannot grow to 408: .*compress_vocab"
+    ):
+        model.resize_token_embeddings(401, pad_to_multiple_of=8)
+    assert embedding.num_embeddings == 400
+
+
+def test_plain_tuples(backbone):
+    model = CompressedLM(CompressedLMConfig(text_config=backbone)).eval()
+    ids = torch.randint(400, (2, 6))
+    assert torch.equal(model(ids, return_dict=False)[0], model(ids).logits)
+    assert torch.equal(model(ids)[0], model(ids).logits)
+    loss, group_loss, member_loss = model(ids, labels=ids, return_dict=False)
+    assert loss == model(ids, labels=ids).loss
+    torch.testing.assert_close(loss, group_loss + member_loss)

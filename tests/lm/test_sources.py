@@ -12,8 +12,9 @@ from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError
 
 from lm import sources
-from lm.sources import Files, open_source
-from lm.stories import story
+from lm.lexicon import GIRLS
+from lm.sources import Files, built_in, lasting_name, open_source
+from lm.stories import stories, story
 from lm.tokenizer import END
 from sqrtvocab.training import UserError
 
@@ -65,6 +66,20 @@ def test_validation_by_name(opened, said, tmp_path):
     assert sorted(source.train) == sorted(TEXTS[:9])
     assert list(source.validation) == TEXTS[9:12]
     assert "left out, as their names say test: test.txt" in said[0]
+
+
+@pytest.mark.parametrize("name", ["U.JSONL", "P.Parquet"])
+def test_a_suffix_may_be_in_capitals(opened, tmp_path, name):
+    write(tmp_path / name.lower()).rename(tmp_path / name)
+    assert list(Files((tmp_path / name,))) == TEXTS
+    assert len(list(opened(tmp_path).train)) == 18
+
+
+def test_names_that_mean_the_same_in_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert lasting_name("s.txt") == str(tmp_path.resolve() / "s.txt")
+    for name in ("auto", "tinystories", "stories", "stories:200"):
+        assert lasting_name(name) == name
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.25, 0.5])
@@ -136,6 +151,13 @@ def test_bad_files_are_refused_in_one_line(opened, tmp_path):
     pq.write_table(pa.table({"label": [1]}), fake)
     assert "no column 'text' (found: label)" in complaint(fake)
     assert "the column 'label' holds no text" in complaint(fake, column="label")
+    pq.write_table(pa.table({"text": pa.array([b"caf\xe9"]).view(pa.string())}), fake)
+    assert "the column 'text' is not UTF-8" in complaint(fake)
+    broken.write_text('{"text": "a"}\n{"text": "half a smile \\ud83d"}\n')
+    assert r"line 2 holds \ud83d, half of a surrogate pair" in complaint(broken)
+    (tmp_path / "folder.txt").mkdir()
+    with pytest.raises(UserError, match=r"--data .*folder\.txt: cannot be read \(Is a directory\)"):
+        list(Files((tmp_path / "folder.txt",)))
     only = write(tmp_path / "only" / "valid.txt")
     assert "no file to train on" in complaint(only.parent)
 
@@ -148,6 +170,14 @@ def test_built_in_stories(opened):
     assert opened("stories").name == "stories:40000"
     with pytest.raises(UserError, match="--data stories:0: expected at least one"):
         opened("stories:0")
+
+
+def test_one_other_word_makes_other_stories(monkeypatch):
+    before = [built_in(200).train.fingerprint(), built_in(200).train.fingerprint()]
+    assert before[0] == before[1]
+    rare = next(word for word in GIRLS if word not in " ".join(stories("train", 50)))
+    monkeypatch.setattr("lm.stories.GIRLS", tuple(f"{word}a" if word == rare else word for word in GIRLS))
+    assert built_in(200).train.fingerprint() != before[0]
 
 
 # ---- the hub ----

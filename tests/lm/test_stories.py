@@ -96,6 +96,14 @@ def test_stories_have_dialogue_and_an_ending(many):
     )
 
 
+def test_speech_that_goes_on_ends_with_a_comma():
+    for plot in PLOTS.values():
+        for paragraph in (*OPENING, *plot.closings, *plot.paragraphs):
+            for speech in re.findall(r'"([^"]+)" (?:[a-z]|\{(?:[a-z]\.)?[a-z])', paragraph):
+                endings = speech.rsplit("[", 1)[1].strip("]").split("|") if speech.endswith("]") else [speech]
+                assert not any(ending.endswith(".") for ending in endings), speech
+
+
 def test_templates_name_lists_and_facts_that_exist():
     for plot in PLOTS.values():
         for paragraph in (*OPENING, *plot.closings, *plot.paragraphs):

@@ -5,6 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lm import build
+from lm.build import open_tokenizer
+from lm.sources import Stories, built_in, open_source
 from lm.stories import stories, story
 from lm.tokenizer import END, load_tokenizer, make_tokenizer, train_tokenizer
 from sqrtvocab.training import UserError
@@ -70,6 +73,47 @@ def test_transformers_reads_what_is_saved(gpt2, tmp_path):
     gpt2.save(tmp_path / "tokenizer.json")
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
     assert theirs(TEXTS[1])["input_ids"] == gpt2.encode(TEXTS[1])
+
+
+def test_one_learnt_from_the_data_is_kept_and_learnt_again_if_torn(tmp_path, monkeypatch):
+    source = built_in(60)
+    first = open_tokenizer("train:300", source, tmp_path / "c")
+    assert first.name == "train:300"
+    (path,) = (tmp_path / "c").glob("tokenizer-300-*.json")
+    monkeypatch.setattr(build, "make_tokenizer", None)  # would be called to learn
+    again = open_tokenizer("train:300", source, tmp_path / "c")
+    assert (again.name, again.digest) == ("train:300", first.digest)
+    monkeypatch.undo()
+    whole = path.read_text()
+    path.write_text(whole[: len(whole) // 2])
+    assert open_tokenizer("train:300", source, tmp_path / "c").digest == first.digest
+    assert path.read_text() == whole
+
+
+def test_a_cache_that_is_a_file(tmp_path):
+    (tmp_path / "c").write_text("a file where the folder should be")
+    with pytest.raises(UserError, match=r"--cache .*/c: cannot be written"):
+        open_tokenizer("train:300", built_in(60), tmp_path / "c")
+
+
+def test_ctrl_c_while_learning_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(documents):
+        yield "a story"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stories, "__iter__", interrupted)
+    monkeypatch.setattr(Stories, "fingerprint", lambda documents: "stories")
+    with pytest.raises(KeyboardInterrupt):
+        open_tokenizer("train:300", built_in(60), tmp_path / "c")
+    assert not list((tmp_path / "c").glob("*.json"))
+
+
+def test_text_that_cannot_be_read_is_told_while_learning(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"--data .*x\.txt: not UTF-8 at byte 0"):
+        open_tokenizer("train:300", open_source(str(path), 0.1, "text", print), tmp_path / "c")
+    assert not list((tmp_path / "c").glob("*.json"))
 
 
 @pytest.mark.parametrize(

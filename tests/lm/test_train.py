@@ -19,8 +19,9 @@ from lm.build import head_cost, parameter_table
 from lm.config import ConfigError, TrainConfig
 from lm.model import CompressedLM, CompressedLMConfig
 from lm.presets import PRESETS
+from lm.train import data_of, train
 from sqrtvocab import Partition
-from sqrtvocab.training import read_metrics
+from sqrtvocab.training import RunError, UserError, read_metrics
 
 MEASURED = ("minutes", "speed/tokens_per_s", "memory/peak")  # differ from run to run
 
@@ -308,6 +309,74 @@ def test_torchrun_and_compile(story_file, tiny, tmp_path):
     same_weights(tmp_path / "--compile", tmp_path / "--no-compile", rtol=1e-3, atol=1e-4)
 
 
+def test_what_a_resumed_run_trains_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    auto = {"data": "auto", "data_used": "stories:40000"}
+    assert data_of(TrainConfig(), {}) == "auto"
+    assert data_of(TrainConfig(), auto) == "stories:40000"
+    assert data_of(TrainConfig(data="tinystories"), auto) == "tinystories"  # to be refused
+    file = {"data": "s.txt", "data_used": "/elsewhere/s.txt"}
+    assert data_of(TrainConfig(data="s.txt"), file) == "/elsewhere/s.txt"
+    (tmp_path / "s.txt").touch()
+    assert data_of(TrainConfig(data="s.txt"), file) == "s.txt"  # to be refused
+    assert data_of(TrainConfig(data="s.txt"), {"data": "s.txt", "data_used": "s.txt"}) == "s.txt"
+
+
+def test_signals_are_pythons_until_the_loop(monkeypatch, tmp_path):
+    """Ctrl-C while the text is downloaded or tokenised must end the command, not wait for a step."""
+    handlers = []
+
+    def look(*arguments):
+        handlers.append(signal.getsignal(signal.SIGINT))
+        raise UserError("seen enough")
+
+    monkeypatch.setattr("lm.train.open_source", look)
+    with pytest.raises(UserError, match="seen enough"):
+        train(TrainConfig(out=tmp_path / "r", device="cpu"))
+    assert handlers == [signal.getsignal(signal.SIGINT)]
+
+
+def test_a_run_needs_neither_its_tokenizer_file_nor_its_folder(run, tiny, finished, tmp_path, monkeypatch):
+    home, away = tmp_path / "home", tmp_path / "away"
+    home.mkdir()
+    away.mkdir()
+    text, given = home / "s.txt", home / "tokenizer.json"
+    shutil.copy(tiny[1], text)
+    shutil.copy(finished / "tokenizer.json", given)
+    monkeypatch.chdir(home)
+    flags = [*tiny, "--data", "s.txt", "--tokenizer", "tokenizer.json"]
+    result = run("train", *flags, "--max-steps", 1, "--out", away / "r")
+    assert result.code == 0, result.err
+    assert "\ndata       s.txt: " in result.err
+    assert "\ntokenizer  tokenizer.json, 300 tokens" in result.err
+    given.unlink()
+    monkeypatch.chdir(away)
+    result = run("train", "--resume", "r", "--max-steps", 2)
+    assert result.code == 0, result.err
+    result = run("train", *flags, "--data", text, "--max-steps", 3, "--out", "r", "--resume", "auto")
+    assert result.code == 0, result.err
+    result = run("eval", "r", "--samples", 2, "--device", "cpu")
+    assert result.code == 0, result.err
+    settings = json.loads((away / "r" / "config.json").read_text())
+    (away / "r" / "config.json").write_text(json.dumps({**settings, "data": "s.txt", "data_used": "s.txt"}))
+    monkeypatch.chdir(home)  # an older run, begun in this folder
+    result = run("train", "--resume", away / "r", "--max-steps", 4)
+    assert result.code == 0, result.err
+
+
+def test_config_is_written_first(run, tiny, tmp_path, monkeypatch):
+    def killed(*arguments):
+        raise RunError("killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lm.tokenizer.TextTokenizer.save", killed)
+        flags = [*tiny, "--tokenizer", "gpt2", "--max-steps", 1, "--out", tmp_path / "r"]
+        assert "killed here" in run("train", *flags).err
+    assert [path.name for path in (tmp_path / "r").iterdir()] == ["config.json"]
+    result = run("train", *flags, "--resume", "auto")
+    assert result.code == 0, result.err
+
+
 # ---- bad input ----
 
 
@@ -338,6 +407,7 @@ def test_all_bad_flags_at_once(run, complaint):
         (("--grouping", "clusters"), "--grouping clusters needs --embeddings"),
         (("--embeddings", "runs/x"), "--embeddings is for --grouping clusters, not frequency"),
         (("--device", "cuda"), "--device cuda: torch"),
+        (("--seed", 10**20), "--seed must be below 2^63, got 100000000000000000000"),
     ],
 )
 def test_refused(run, complaint, tiny, tmp_path, flags, says):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -243,3 +244,9 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         require_space(Path("/proc/x"), 1)
     with pytest.raises(UserError, match=rf"--out {tmp_path}/file: is a file, not a folder"):
         find_checkpoint(tmp_path / "file", None)
+
+
+def test_json_has_no_nan(tmp_path):
+    write_json(tmp_path / "x.json", {"a": math.nan, "b": [1.5, math.inf], "c": {"d": (-math.inf, 2)}})
+    document = json.loads((tmp_path / "x.json").read_text(), parse_constant=pytest.fail)
+    assert document == {"a": None, "b": [1.5, None], "c": {"d": [None, 2]}}

@@ -149,7 +149,7 @@ COMPARISONS = {
         },
         notes=(
             "*flat-chunked* is the exact loss of *flat*, a part of the tokens at a time: equal up to "
-            "rounding, and the faster of the two on a CPU, so it is the one to compare with.",
+            "rounding, in a fraction of the memory, so it is the one to compare with.",
             "*clusters*: groups of similar token embeddings, taken from the run of `grouped-linear` with the "
             "same seed. The seconds of that run are not counted; the peak memory includes the clustering.",
             "*adaptive* has a structure of its own and needs classes sorted by frequency.",

@@ -140,6 +140,7 @@ def build_model(
             ordered=order is not None and not is_flat,
             head_options=options or None,
             tie_word_embeddings=config.tie_embeddings,
+            adapter=config.adapter,
         ),
         order=None if is_flat else order,
     )
@@ -151,11 +152,12 @@ def build_model(
 
 
 def parameter_table(model: CompressedLM) -> dict[str, int]:
-    """How many parameters each part has; tied ones count as the embedding's."""
+    """How many parameters each part has; tied ones count as the embedding's, an adapter as the head's."""
     total = sum(parameter.numel() for parameter in model.parameters())
     embedding = sum(parameter.numel() for parameter in model.get_input_embeddings().parameters())
     shared = {id(parameter) for parameter in model.get_input_embeddings().parameters()}
-    head = sum(parameter.numel() for parameter in model.head.parameters() if id(parameter) not in shared)
+    ours = [*model.head.parameters(), *(model.adapter.parameters() if model.adapter else ())]
+    head = sum(parameter.numel() for parameter in ours if id(parameter) not in shared)
     return {
         "token embedding": embedding,
         "transformer": total - embedding - head,
@@ -179,9 +181,12 @@ class HeadCost:
         )
 
 
-def head_cost(head: Head, counts: npt.NDArray[np.int64]) -> HeadCost:
-    """The forward cost of `head` on tokens as frequent as `counts` [V] says."""
+def head_cost(head: Head, counts: npt.NDArray[np.int64], adapter: bool = False) -> HeadCost:
+    """The forward cost of `head`, and of an adapter below it, on tokens as frequent as `counts` [V] says."""
     d, V = head.in_features, head.num_classes
+    if adapter:
+        plain = head_cost(head, counts)
+        return HeadCost(plain.multiply_adds + d * d, plain.logits)
     if isinstance(head, TwoLevelHead):
         outputs = head.partition.num_groups + head.partition.group_size
         return HeadCost(d * outputs, outputs)

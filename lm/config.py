@@ -14,7 +14,8 @@ from flags import ConfigError, at_least, positive, seed_fits
 Device = Literal["auto", "cuda", "mps", "cpu"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
-YOUNGER = ("embeddings", "modulation", "chunk_size")  # settings that older runs lack; None in all of them
+# Settings that older runs lack -> what they were then.
+YOUNGER = {"embeddings": None, "modulation": None, "chunk_size": None, "adapter": False}
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ class TrainConfig:
     """Start the head's biases at the log frequencies of the training tokens."""
     tie_embeddings: bool = False
     """Let the head share the input embedding's weight (flat and grouped-linear); GPT-2 itself does."""
+    adapter: bool = False
+    """With --tie-embeddings: a hidden-size x hidden-size layer between the backbone and the head, which gives
+    back most of what tying loses."""
 
     data: str = "auto"
     """auto: TinyStories if it is cached or reachable, else built-in stories. tinystories: download it.
@@ -144,6 +148,8 @@ class TrainConfig:
             problems.append("--dropout: --backbone llama has none")
         if self.tie_embeddings and self.head in ("grouped", "adaptive"):
             problems.append(f"--tie-embeddings: --head {self.head} has no weight of the embedding's shape")
+        if self.adapter and not self.tie_embeddings:
+            problems.append("--adapter is for --tie-embeddings: weights of the head's own contain one")
         if self.num_groups is not None and self.head == "adaptive":
             problems.append("--num-groups: --head adaptive has clusters, not groups")
         if self.head == "adaptive" and self.grouping in ("random", "clusters"):
@@ -179,7 +185,7 @@ class TrainConfig:
             ConfigError: for settings that were not written by `to_json`.
         """
         try:
-            settings = {**dict.fromkeys(YOUNGER), **settings}
+            settings = {**YOUNGER, **settings}
             values = {field.name: settings[field.name] for field in dataclasses.fields(cls)}
         except KeyError as error:
             raise ConfigError(f"the setting {error} is missing") from error

@@ -93,7 +93,8 @@ def evaluate(
         inputs, targets = tokens.batch(mine[start : start + batch_size], length)
         inputs, targets = inputs.to(runtime.device), targets.to(runtime.device)
         with runtime.autocast():
-            hidden = model.backbone(input_ids=inputs, use_cache=False).last_hidden_state  # [B, L, d]
+            outputs = model.backbone(input_ids=inputs, use_cache=False)
+            hidden = model.adapted(outputs.last_hidden_state)  # [B, L, d]
             losses = model.head(hidden, targets, ignore_index=IGNORED, reduction="sum")
             kept = targets != IGNORED
             rows, truth = hidden[kept], targets[kept]  # [N, d], [N]

@@ -53,6 +53,8 @@ class CompressedLMConfig(PreTrainedConfig):
             stored with the weights.
         head_options: further options of the head's class.
         tie_word_embeddings: let the head (flat or grouped-linear) use the input embedding's weight.
+        adapter: a d x d layer between backbone and head, the identity at first. It gives back most of what
+            tying loses: a token's vector as input need not be its vector as output.
     """
 
     model_type = "compressed_lm"
@@ -64,6 +66,7 @@ class CompressedLMConfig(PreTrainedConfig):
     ordered: bool = False
     head_options: dict | None = None
     tie_word_embeddings: bool = False
+    adapter: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         if isinstance(self.text_config, PreTrainedConfig):
@@ -116,6 +119,7 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         self.backbone = AutoModel.from_config(config.text_config) if backbone is None else backbone
         embedding = cast(nn.Parameter, self.backbone.get_input_embeddings().weight)
         self.head = _make_head(config, embedding, order)
+        self.adapter = _identity(self.head.in_features) if config.adapter else None
         if config.tie_word_embeddings:
             name = next(name for name, weight in self.backbone.named_parameters() if weight is embedding)
             self._tied_weights_keys = {"head.weight": f"backbone.{name}"}
@@ -222,7 +226,7 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         loss = group_loss = member_loss = logits = None
         if not training:
             keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            rows = hidden[:, keep]  # [B, kept, d]
+            rows = self.adapted(hidden[:, keep])  # [B, kept, d]
             if logits_top_k is None:
                 logits = self.head.log_prob(rows)  # [B, kept, V]
             else:
@@ -236,7 +240,7 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
                 # copied.
                 shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)  # [B, L]
             reduction = "mean" if num_items_in_batch is None else "sum"
-            parts = self.head(hidden, shift_labels, ignore_index=IGNORED, reduction=reduction)
+            parts = self.head(self.adapted(hidden), shift_labels, ignore_index=IGNORED, reduction=reduction)
             divisor = 1 if num_items_in_batch is None else num_items_in_batch
             loss, group_loss, member_loss = (part / divisor for part in parts)
         # All at once, for its values are in the order in which they are set.
@@ -251,6 +255,10 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         )
         as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
         return result.to_tuple() if as_tuple else result
+
+    def adapted(self, hidden: Tensor) -> Tensor:
+        """[..., d] of the backbone -> [..., d] for the head."""
+        return hidden if self.adapter is None else self.adapter(hidden)
 
     def _in_float32(self) -> bool:
         device = self.head_device.type
@@ -285,6 +293,13 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
 
 AutoConfig.register(CompressedLMConfig.model_type, CompressedLMConfig)
 AutoModelForCausalLM.register(CompressedLMConfig, CompressedLM)
+
+
+def _identity(width: int) -> nn.Linear:
+    layer = nn.Linear(width, width)
+    nn.init.eye_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 def _make_head(config: CompressedLMConfig, embedding: nn.Parameter, order: Tensor | None) -> Head:

@@ -35,7 +35,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lm.build import build_model, head_cost, open_tokenizer, parameter_table
-from lm.config import TrainConfig
+from lm.config import YOUNGER, TrainConfig
 from lm.corpus import default_cache, open_corpus
 from lm.evaluate import evaluate, some_windows
 from lm.generate import continue_stories, fitting
@@ -68,9 +68,9 @@ from sqrtvocab.training import (
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its text.
 SAME_RUN = (
-    "head", "modulation", "grouping", "groups", "prior", "tie_embeddings", "backbone", "hidden_size",
-    "num_layers", "num_attention_heads", "seq_len", "dropout", "data_used", "tokenizer", "tokenizer_digest",
-    "training_tokens", "sequences_per_step", "weight_decay", "seed",
+    "head", "modulation", "grouping", "groups", "prior", "tie_embeddings", "adapter", "backbone",
+    "hidden_size", "num_layers", "num_attention_heads", "seq_len", "dropout", "data_used", "tokenizer",
+    "tokenizer_digest", "training_tokens", "sequences_per_step", "weight_decay", "seed",
 )  # fmt: skip
 MAY_CHANGE = ("lr", "schedule", "warmup_steps")  # on resuming, after a loss that was not finite, say
 CLIP = 1.0  # the gradient's largest norm
@@ -169,7 +169,7 @@ def _train(config: TrainConfig, runtime: Runtime, stack: ExitStack) -> None:
     step, minutes, best = 0, 0.0, math.inf
     if checkpoint is not None:
         used = lasting_name(str(saved.get("data_used")))  # older runs have it as it was typed
-        require_same({**saved, "data_used": used}, settings, SAME_RUN, run)
+        require_same({**YOUNGER, **saved, "data_used": used}, settings, SAME_RUN, run)
         changes = [
             f"{key} from {saved.get(key)} to {settings[key]}"
             for key in MAY_CHANGE
@@ -211,8 +211,9 @@ def _train(config: TrainConfig, runtime: Runtime, stack: ExitStack) -> None:
         "head": f"{config.head}, {_kind(config)}{partition.num_groups} groups of at most "
         f"{partition.group_size} tokens by {config.grouping}"
         + (", prior" if config.prior else "")
-        + (", tied" if config.tie_embeddings else ""),
-        "costs": head_cost(model.head, corpus.train.counts).describe(tokens_at_once),
+        + (", tied" if config.tie_embeddings else "")
+        + (" through an adapter" if config.adapter else ""),
+        "costs": head_cost(model.head, corpus.train.counts, config.adapter).describe(tokens_at_once),
         "flat costs": head_cost(flat, corpus.train.counts).describe(tokens_at_once),
         "parameters": "; ".join(f"{part} {count:,}" for part, count in parameters.items()),
         "steps": f"{total_steps:,} of {plan.effective_batch * length:,} tokens; "
@@ -392,7 +393,8 @@ def _kind(config: TrainConfig) -> str:
 
 
 def parameter_groups(model: CompressedLM, weight_decay: float) -> list[dict[str, object]]:
-    """Decay the backbone's matrices only: not its embeddings, not the head, whose shift holds the prior."""
+    """Decay the backbone's matrices only: not its embeddings, not the head, whose shift holds the prior, not
+    the adapter, which begins as the identity."""
     embeddings = {
         id(parameter)
         for module in model.modules()
@@ -405,7 +407,8 @@ def parameter_groups(model: CompressedLM, weight_decay: float) -> list[dict[str,
         is_matrix = parameter.dim() >= 2 and id(parameter) not in embeddings
         (decayed if is_matrix else kept).append(parameter)
     ours = {id(parameter) for parameter in (*decayed, *kept)}
-    kept += [parameter for parameter in model.head.parameters() if id(parameter) not in ours]
+    top = [*model.head.parameters(), *(model.adapter.parameters() if model.adapter else ())]
+    kept += [parameter for parameter in top if id(parameter) not in ours]
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
 
 

@@ -32,6 +32,10 @@ LM = {
         "grouped-linear tied, frequency, prior",
         "--head grouped-linear --tie-embeddings --grouping frequency --prior",
     ),
+    "grouped-linear-adapter": Contender(
+        "grouped-linear tied through an adapter, frequency, prior",
+        "--head grouped-linear --tie-embeddings --adapter --grouping frequency --prior",
+    ),
     "grouped-linear-no-prior": Contender(
         "grouped-linear, frequency, no prior",
         "--head grouped-linear --no-tie-embeddings --grouping frequency --no-prior",

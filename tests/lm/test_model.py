@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     GenerationConfig,
@@ -112,6 +113,26 @@ def test_flat_tied_is_gpt2_itself(backbone_of):
         torch.testing.assert_close(
             ours.backbone.get_parameter(name).grad, parameter.grad, rtol=1e-4, atol=1e-6
         )
+
+
+@pytest.mark.parametrize("head", ["flat", "grouped-linear"])
+def test_an_adapter_stands_between_backbone_and_tied_head(backbone, head, tmp_path):
+    model = make(backbone, head, tie_word_embeddings=True, adapter=True)
+    ids = torch.randint(V, (2, 9))
+    hidden = model.backbone(input_ids=ids).last_hidden_state
+    torch.testing.assert_close(model(ids).logits, model.head.log_prob(hidden))  # the identity at first
+    nn.init.normal_(model.adapter.weight, std=0.2)
+    nn.init.normal_(model.adapter.bias)
+    seen = hidden @ model.adapter.weight.T + model.adapter.bias
+    expected = model.head.log_prob(seen)
+    torch.testing.assert_close(model(ids).logits, expected)
+    torch.testing.assert_close(model(ids, logits_to_keep=1).logits, expected[:, -1:])
+    loss = model(ids, labels=ids).loss
+    torch.testing.assert_close(loss, F.nll_loss(expected[:, :-1].flatten(0, 1), ids[:, 1:].flatten()))
+    loss.backward()
+    assert float(model.adapter.weight.grad.abs().sum()) > 0
+    model.save_pretrained(tmp_path)
+    torch.testing.assert_close(CompressedLM.from_pretrained(tmp_path).eval()(ids).logits, model(ids).logits)
 
 
 def test_a_label_outside_the_vocabulary(backbone_of):

@@ -114,6 +114,7 @@ def test_a_checkpoint_is_a_model_of_transformers(finished):
         ("--head", "flat", "--tie-embeddings", "--no-prior"),
         ("--head", "grouped", "--grouping", "index", "--no-prior", "--num-groups", 9),
         ("--head", "grouped-linear", "--tie-embeddings", "--backbone", "gpt-neo", "--num-layers", 3),
+        ("--head", "grouped-linear", "--tie-embeddings", "--adapter"),
         ("--head", "adaptive", "--backbone", "llama"),
         ("--head", "grouped", "--modulation", "film"),
         ("--head", "flat", "--chunk-size", 7),
@@ -196,9 +197,10 @@ def test_bad_embeddings(run, complaint, tiny, finished, tmp_path):
 
 def test_settings_of_older_runs_are_read(finished):
     settings = json.loads((finished / "config.json").read_text())
-    for name in ("modulation", "chunk_size", "embeddings"):
+    for name in ("modulation", "chunk_size", "embeddings", "adapter"):
         del settings[name]
     assert TrainConfig.from_json(settings).modulation is None
+    assert TrainConfig.from_json(settings).adapter is False
     del settings["head"]
     with pytest.raises(ConfigError, match="'head' is missing"):
         TrainConfig.from_json(settings)
@@ -399,6 +401,7 @@ def test_all_bad_flags_at_once(run, complaint):
         (("--num-groups", 301), "--num-groups 301: there are only 300 tokens"),
         (("--tokenizer", "nowhere"), "--tokenizer nowhere: no such file"),
         (("--data", "nowhere"), "--data nowhere: no such file or folder"),
+        (("--adapter",), "--adapter is for --tie-embeddings"),
         (("--head", "grouped", "--tie-embeddings"), "--tie-embeddings: --head grouped has no weight"),
         (("--modulation", "film"), "--modulation is for --head grouped, not grouped-linear"),
         (("--head", "grouped", "--chunk-size", 4), "--chunk-size is for --head flat, not grouped"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from classifier.cnn import Classifier, make_classifier, make_partition
+from classifier.cnn import Classifier, Encoder, make_classifier, make_partition
 from classifier.config import ConfigError, TrainConfig
 from classifier.evaluate import evaluate
 from shapesgen import ShapesDataset
@@ -100,7 +100,7 @@ def test_attributes_are_counted_one_by_one(alone):
     class Oracle(Classifier):
         """Right for the first image; wrong in the rotation for the second."""
 
-    model = Oracle(make_classifier("grouped", partition).head)
+    model = Oracle(Encoder(), make_classifier("grouped", partition).head)
     model.head.topk = lambda hidden, k: (None, torch.tensor([[true] * k, [near] * k]))
     images = torch.zeros(2, 3, 100, 100, dtype=torch.uint8)
     result = evaluate(model, [(images, torch.tensor([true, true]))], partition, alone)

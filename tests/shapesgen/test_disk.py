@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +90,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 def start(script: Path, *arguments: str, **options) -> subprocess.Popen:
     script.write_text(COMMAND)
     command = [sys.executable, str(script), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    # A shell ignores SIGINT in what it starts in the background, tests included, and children inherit that.
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, **pipes, text=True, preexec_fn=listening, **options)
 
 
 def flip_bit(path: Path, at: float) -> None:

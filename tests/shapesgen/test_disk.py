@@ -92,8 +92,8 @@ def start(script: Path, *arguments: str, **options) -> subprocess.Popen:
     command = [sys.executable, str(script), *arguments]
     # A shell ignores SIGINT in what it starts in the background, tests included, and children inherit that.
     listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, **pipes, text=True, preexec_fn=listening, **options)
+    options = {"preexec_fn": listening, **options}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
 def flip_bit(path: Path, at: float) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from classifier.config import EMBEDDING
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Head, HeadOutput, Partition, make_head
 from sqrtvocab.training import UserError
 
 IMAGE_SIZE = 100
-EMBEDDING = 512
 CHANNELS = (3, 32, 64, 128)
 
 

@@ -13,7 +13,8 @@ import tyro
 from flags import ConfigError, at_least, positive, seed_fits
 from shapesgen.attributes import AttributeSpace
 
-YOUNGER = ("modulation", "chunk_size")  # settings that older runs lack; None in all of them
+EMBEDDING = 512  # width of what the CNN makes of an image; here because --rank is checked without torch
+YOUNGER = ("modulation", "rank", "chunk_size")  # settings that older runs lack; None in all of them
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,10 @@ class TrainConfig:
     preset: Literal["paper", "quickstart"] = "paper"
     """Where the defaults of all other flags come from; flags given besides it win."""
 
-    head: Literal["grouped", "flat", "grouped-linear", "adaptive", "factored"] = "grouped"
-    """Output head: the paper's grouped one, the ordinary flat one, one linear layer per group, adaptive
-    softmax, or one softmax for each attribute, which must know how the classes are made."""
+    head: Literal["grouped", "flat", "grouped-linear", "grouped-low-rank", "adaptive", "factored"] = "grouped"
+    """Output head: the paper's grouped one, the ordinary flat one, one linear layer per group, a mixture of a
+    few layers that all groups share, adaptive softmax, or one softmax for each attribute, which must know how
+    the classes are made."""
     grouping: Literal["aligned", "index", "random"] = "aligned"
     """Which classes share a group. aligned: the group count nearest √V at which member t means the same
     attributes in every group (384 of 184,320). index: consecutive classes, floor(√V) groups unless
@@ -41,6 +43,8 @@ class TrainConfig:
     modulation: Literal["scale-shift", "film", "both"] | None = None
     """How a group makes the shared layer of --head grouped its own: scale and shift after it (the paper's,
     and the default), before it (film), or both."""
+    rank: int | None = None
+    """How many layers the groups of --head grouped-low-rank share; 16 by default."""
     chunk_size: int | None = None
     """Let --head flat work on so many images at a time: the same loss, exactly, in less memory."""
     prior: bool = False
@@ -100,7 +104,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         problems = at_least(
             self, 1, "images_per_class", "epochs", "batch_size", "accumulate", "eval_every", "num_groups",
-            "max_steps", "chunk_size",
+            "max_steps", "chunk_size", "rank",
         )  # fmt: skip
         problems += at_least(self, 0, "warmup_steps", "workers", "eval_images", "seed")
         problems += seed_fits(self)
@@ -111,6 +115,10 @@ class TrainConfig:
             )
         if self.modulation is not None and self.head != "grouped":
             problems.append(f"--modulation is for --head grouped, not {self.head}")
+        if self.rank is not None and self.head != "grouped-low-rank":
+            problems.append(f"--rank is for --head grouped-low-rank, not {self.head}")
+        elif self.rank is not None and self.rank > EMBEDDING:
+            problems.append(f"--rank {self.rank} must be at most {EMBEDDING}, the width of the embedding")
         if self.chunk_size is not None and self.head != "flat":
             problems.append(f"--chunk-size is for --head flat, not {self.head}")
         if self.images_per_class in (1, 2):
@@ -140,7 +148,7 @@ class TrainConfig:
 
     def head_options(self) -> dict[str, Any]:
         """The options of the head's class, its partition left out."""
-        options: dict[str, Any] = {"modulation": self.modulation, "chunk_size": self.chunk_size}
+        options: dict[str, Any] = {name: getattr(self, name) for name in ("modulation", "rank", "chunk_size")}
         if self.head == "factored":
             options["radices"] = self.space().radices
         return {name: value for name, value in options.items() if value is not None}

@@ -67,7 +67,7 @@ from sqrtvocab.training import (
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
 SAME_RUN = (
-    "head", "modulation", "num_classes", "grouping", "groups", "prior", "drawn_on_the_fly",
+    "head", "modulation", "rank", "num_classes", "grouping", "groups", "prior", "drawn_on_the_fly",
     "training_images", "images_per_step", "eval_images", "seed",
 )  # fmt: skip
 MAY_CHANGE = ("lr", "schedule", "warmup_steps")  # such as a lower --lr after a loss that was not finite
@@ -181,7 +181,9 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         "device": runtime.describe(),
         "data": f"{space.num_classes:,} classes, {len(train_images):,} training images "
         + (f"in {config.data}" if config.data else "drawn on the fly"),
-        "head": config.head + (f", {config.modulation}" if config.modulation else ""),
+        "head": config.head
+        + (f", {config.modulation}" if config.modulation else "")
+        + (f", rank {config.rank}" if config.rank else ""),
         "groups": f"{partition.num_groups} of at most {partition.group_size} classes ({config.grouping})"
         + ("" if config.has_groups else "; used only to report accuracy/group"),
         "parameters": "; ".join(f"{part} {count:,}" for part, count in parameter_table(model).items()),

@@ -19,7 +19,7 @@ from lm.config import TrainConfig
 from lm.model import CompressedLM, CompressedLMConfig, token_order
 from lm.sources import Source
 from lm.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer, vocab_size_of
-from sqrtvocab import AdaptiveHead, Head, Partition
+from sqrtvocab import AdaptiveHead, GroupedLowRankHead, Head, Partition
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.training import UserError
 
@@ -132,6 +132,8 @@ def build_model(
     options: dict[str, Any] = {"bias": config.prior, "chunk_size": config.chunk_size} if is_flat else {}
     if config.modulation is not None:
         options = {"modulation": config.modulation}
+    if config.rank is not None:
+        options = {"rank": config.rank}
     model = CompressedLM(
         CompressedLMConfig(
             text_config=backbone_config(config, tokenizer),
@@ -168,15 +170,17 @@ def parameter_table(model: CompressedLM) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class HeadCost:
-    """What the output layer takes in training, for each token."""
+    """What the output layer takes in training, for each token, and for each micro-batch."""
 
     multiply_adds: float
     logits: float
+    fixed: float = 0.0
+    """Multiply-adds of a micro-batch, however many its tokens are."""
 
     def describe(self, tokens: int) -> str:
         """One phrase, for a micro-batch of so many tokens."""
         return (
-            f"{self.multiply_adds / 1e6:.2f} M multiply-adds a token, "
+            f"{(self.multiply_adds + self.fixed / tokens) / 1e6:.2f} M multiply-adds a token, "
             f"{4e-6 * self.logits * tokens:,.1f} MB of logits a micro-batch"
         )
 
@@ -186,10 +190,11 @@ def head_cost(head: Head, counts: npt.NDArray[np.int64], adapter: bool = False) 
     d, V = head.in_features, head.num_classes
     if adapter:
         plain = head_cost(head, counts)
-        return HeadCost(plain.multiply_adds + d * d, plain.logits)
+        return replace(plain, multiply_adds=plain.multiply_adds + d * d)
     if isinstance(head, TwoLevelHead):
         outputs = head.partition.num_groups + head.partition.group_size
-        return HeadCost(d * outputs, outputs)
+        vectors = d * V * head.rank if isinstance(head, GroupedLowRankHead) else 0  # computed at each step
+        return HeadCost(d * outputs, outputs, vectors)
     if isinstance(head, AdaptiveHead):
         order = head.partition.order
         shares = counts[slice(None) if order is None else order.cpu().numpy()] / counts.sum()  # by position

@@ -15,7 +15,7 @@ Device = Literal["auto", "cuda", "mps", "cpu"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 # Settings that older runs lack -> what they were then.
-YOUNGER = {"embeddings": None, "modulation": None, "chunk_size": None, "adapter": False}
+YOUNGER = {"embeddings": None, "modulation": None, "rank": None, "chunk_size": None, "adapter": False}
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class TrainConfig:
     preset: Literal["default", "paper-128", "paper-256", "paper-512", "ablation", "quickstart"] = "default"
     """Where the defaults of all other flags come from; flags given besides it win."""
 
-    head: Literal["grouped-linear", "grouped", "flat", "adaptive"] = "grouped-linear"
-    """Output head: one linear layer for each group, the paper's shared one with scale and shift, the ordinary
-    one, adaptive softmax."""
+    head: Literal["grouped-linear", "grouped-low-rank", "grouped", "flat", "adaptive"] = "grouped-linear"
+    """Output head: one linear layer for each group, a mixture of a few that all groups share, the paper's
+    single shared one with scale and shift, the ordinary one, adaptive softmax."""
     grouping: Literal["frequency", "index", "random", "clusters"] = "frequency"
     """Which tokens share a group: those of similar frequency in the training text, consecutive ids (the
     paper's), any, or those with similar --embeddings. The flat head uses it only to report group accuracy."""
@@ -44,6 +44,8 @@ class TrainConfig:
     modulation: Literal["scale-shift", "film", "both"] | None = None
     """How a group makes the shared layer of --head grouped its own: scale and shift after it (the paper's,
     and the default), before it (film), or both."""
+    rank: int | None = None
+    """How many layers the groups of --head grouped-low-rank share; 16 by default."""
     chunk_size: int | None = None
     """Let --head flat work on so many tokens at a time: the same loss, exactly, in less memory."""
     prior: bool = True
@@ -128,7 +130,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         problems = at_least(
             self, 1, "hidden_size", "num_layers", "num_attention_heads", "seq_len", "batch_size",
-            "accumulate", "eval_every", "num_groups", "max_steps", "chunk_size",
+            "accumulate", "eval_every", "num_groups", "max_steps", "chunk_size", "rank",
         )  # fmt: skip
         problems += at_least(self, 0, "warmup_steps", "eval_tokens", "sample_every", "seed", "weight_decay")
         problems += seed_fits(self)
@@ -146,7 +148,7 @@ class TrainConfig:
             problems.append("--hidden-size / --num-attention-heads must be even for --backbone llama")
         if self.backbone == "llama" and self.dropout:
             problems.append("--dropout: --backbone llama has none")
-        if self.tie_embeddings and self.head in ("grouped", "adaptive"):
+        if self.tie_embeddings and self.head in ("grouped", "grouped-low-rank", "adaptive"):
             problems.append(f"--tie-embeddings: --head {self.head} has no weight of the embedding's shape")
         if self.adapter and not self.tie_embeddings:
             problems.append("--adapter is for --tie-embeddings: weights of the head's own contain one")
@@ -159,6 +161,10 @@ class TrainConfig:
             )
         if self.modulation is not None and self.head != "grouped":
             problems.append(f"--modulation is for --head grouped, not {self.head}")
+        if self.rank is not None and self.head != "grouped-low-rank":
+            problems.append(f"--rank is for --head grouped-low-rank, not {self.head}")
+        elif self.rank is not None and self.rank > self.hidden_size:
+            problems.append(f"--rank {self.rank} must be at most --hidden-size {self.hidden_size}")
         if self.chunk_size is not None and self.head != "flat":
             problems.append(f"--chunk-size is for --head flat, not {self.head}")
         if self.grouping == "clusters" and self.embeddings is None:

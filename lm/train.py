@@ -68,7 +68,7 @@ from sqrtvocab.training import (
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its text.
 SAME_RUN = (
-    "head", "modulation", "grouping", "groups", "prior", "tie_embeddings", "adapter", "backbone",
+    "head", "modulation", "rank", "grouping", "groups", "prior", "tie_embeddings", "adapter", "backbone",
     "hidden_size", "num_layers", "num_attention_heads", "seq_len", "dropout", "data_used", "tokenizer",
     "tokenizer_digest", "training_tokens", "sequences_per_step", "weight_decay", "seed",
 )  # fmt: skip
@@ -389,6 +389,8 @@ def has_own_tokenizer(config: TrainConfig, saved: dict[str, Any], run: Path) -> 
 def _kind(config: TrainConfig) -> str:
     if config.modulation is not None:
         return f"{config.modulation}, "
+    if config.rank is not None:
+        return f"rank {config.rank}, "
     return "" if config.chunk_size is None else f"{config.chunk_size:,} tokens at a time, "
 
 

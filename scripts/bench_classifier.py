@@ -22,8 +22,8 @@ import torch
 import tyro
 from torch import Tensor
 
-from classifier.cnn import EMBEDDING, Classifier, Encoder, make_classifier, make_partition
-from classifier.config import TrainConfig
+from classifier.cnn import Classifier, Encoder, make_classifier, make_partition
+from classifier.config import EMBEDDING, TrainConfig
 from classifier.data import image_batches, open_images
 from sqrtvocab import make_head
 from sqrtvocab.training import BatchPlan, Runtime, UserError, exit_code, open_runtime, share_of_mean

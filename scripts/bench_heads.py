@@ -210,6 +210,7 @@ def contenders(shape: tuple[int, int, int], device: str) -> dict[str, tuple[Call
         "grouped, film": (head_step, ("grouped", {"modulation": "film"})),
         "grouped, both": (head_step, ("grouped", {"modulation": "both"})),
         "grouped-linear": (head_step, ("grouped-linear", {})),
+        "grouped-low-rank": (head_step, ("grouped-low-rank", {})),
         "grouped-linear, tied": (head_step, ("grouped-linear", {"tied": True})),
         "bound: two GEMMs": (gemm_step, (True,)),
         "bound: hidden gradient only": (gemm_step, (False,)),
@@ -306,7 +307,7 @@ def cases(config: Config) -> Iterator[tuple[str, dict, str, tuple[int, int, int]
     if config.tables == "train":
         return
     shape = config.shape or (QUICK_DECODE_SHAPE if config.quick else DECODE_SHAPE)
-    for head in ("grouped", "grouped-linear", "grouped-linear, tied"):
+    for head in ("grouped", "grouped-linear", "grouped-low-rank", "grouped-linear, tied"):
         # Scores of standard deviation 17 and 0.6: a head that knows, and one that knows nothing yet.
         for kind, sharpness in (("peaked", 30.0), ("nearly uniform", 1.0))[: 1 if config.quick else 2]:
             steps = (DECODE_BASELINE, "predict", "topk(10)", "sample")

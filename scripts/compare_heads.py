@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from contenders import COMPARISONS, IMAGES, IMAGES_RECIPE, LM, LM_RECIPE, Comparison
+from contenders import COMPARISONS, IMAGES, IMAGES_RECIPE, LM, Comparison, lm_recipe
 from records import (
     Contender,
     Data,
@@ -109,6 +109,9 @@ class LmConfig(Common):
     """Tokens of one sequence."""
     batch_size: int = 8
     """Sequences of a step."""
+    lr: float = 1e-3
+    """Peak learning rate. The best one depends on the head and on the number of steps: compare heads at
+    several."""
     eval_tokens: int = 131_072
     """Validation tokens, scored once at the end."""
 
@@ -123,11 +126,10 @@ class LmConfig(Common):
         ]
         return (*values, *self._length(self.steps, self.eval_tokens))
 
-    @staticmethod
-    def _length(steps: int, eval_tokens: int) -> tuple[str, ...]:
+    def _length(self, steps: int, eval_tokens: int) -> tuple[str, ...]:
         # The steps are the limit, not the epochs. One evaluation, no stories: they are no part of a training.
         text = f"--max-steps {steps} --epochs 1000 --warmup-steps {min(100, steps // 4)} --eval-every {steps}"
-        return tuple(f"{text} --eval-tokens {eval_tokens} --sample-every 0 {LM_RECIPE}".split())
+        return tuple(f"{text} --eval-tokens {eval_tokens} --sample-every 0 {lm_recipe(self.lr)}".split())
 
     def text(self) -> Data:
         return Data.of("stories:200" if self.quick else str(self.data))
@@ -144,6 +146,8 @@ class LmConfig(Common):
             "eval_tokens",
         )
         found += [f"--{n.replace('_', '-')} must be at least 1" for n in least if getattr(self, n) < 1]
+        if not 0 < self.lr < math.inf:
+            found.append(f"--lr must be a positive number, got {self.lr}")
         if not (self.quick or self.redraw) and self.data in (None, "auto"):
             found.append("--data must name the text: tinystories, stories:N, a file or a folder")
         return found

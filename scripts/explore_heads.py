@@ -22,7 +22,7 @@ import tyro
 from records import Mean, paired
 from results import folder, read_csv, table, write_csv, write_page
 
-from flags import ConfigError, at_least, one_line_errors
+from flags import ConfigError, at_least, one_line_errors, positive
 
 # torch is imported where it is used: --help must not wait for it.
 
@@ -49,6 +49,8 @@ class Config:
     """Attention heads of a block."""
     eval_tokens: int = 131_072
     """Validation tokens."""
+    lr: float = 1e-3
+    """Peak learning rate. A head that learns faster at one rate may only want another."""
     seed: int = 0
     """Decides the order of the text and the initial weights."""
     threads: int = 1
@@ -61,14 +63,15 @@ class Config:
 
     def __post_init__(self) -> None:
         sizes = ("steps", "batch_size", "seq_len", "hidden_size", "num_layers", "num_attention_heads")
-        if problems := at_least(self, 1, *sizes, "eval_tokens", "threads") + at_least(self, 0, "seed"):
+        problems = at_least(self, 1, *sizes, "eval_tokens", "threads") + at_least(self, 0, "seed")
+        if problems := problems + positive(self, "lr"):
             raise ConfigError("; ".join(problems))
 
 
 # What makes two rows the same measurement, beside idea and text.
 SETTINGS = (
     "steps", "batch_size", "seq_len", "hidden_size", "num_layers", "num_attention_heads", "eval_tokens",
-    "seed",
+    "lr", "seed",
 )  # fmt: skip
 
 
@@ -156,7 +159,7 @@ def document(rows: Sequence[dict[str, str]]) -> str:
             "",
             f"{values['data']}, {int(values['training_tokens']):,} tokens to train on; hidden "
             f"{values['hidden_size']}, {values['num_layers']} layers, {values['num_attention_heads']} "
-            f"attention heads. {values['machine']}.",
+            f"attention heads; learning rate {values['lr']}. {values['machine']}.",
             "",
             table(
                 ["", "idea", "n", "validation loss", "less the recipe", "s", "head's parameters"], cells, 2

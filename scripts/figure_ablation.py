@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from contenders import LM_RECIPE
+from contenders import lm_recipe
 from lm_models import Setting, Shape, simulate_training
 from records import KEY, Contender, Data, Job, Row, exit_code, key_of, read_rows, run_all
 from results import (
@@ -142,7 +142,7 @@ def job_of(config: Config, groups: int) -> Job:
         "eval-every": steps, "eval-tokens": 512 if quick else 32_768, "sample-every": 0,
     }  # fmt: skip
     head = "--head grouped --modulation scale-shift --no-tie-embeddings --grouping index --no-prior"
-    recipe = LM_RECIPE.replace("gpt2", f"train:{shape.vocab_size}") if quick else LM_RECIPE
+    recipe = lm_recipe().replace("gpt2", f"train:{shape.vocab_size}") if quick else lm_recipe()
     settings = [part for key, value in flags.items() for part in (f"--{key}", str(value))]
     return Job(
         trainer="lm.train",

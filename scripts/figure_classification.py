@@ -68,10 +68,11 @@ def records_of(run: Path) -> list[dict[str, Any]]:
 def label_of(run: Path) -> str:
     """What tells a run from the others: head, grouping, groups."""
     config = settings_of(run)
-    if config["head"] not in ("grouped", "grouped-linear"):
+    if not config["head"].startswith("grouped"):
         return config["head"]
     modulation = f" {config['modulation']}" if config.get("modulation") else ""
-    return f"{config['head']}{modulation}, {config['grouping']} (G = {config['groups']})"
+    rank = f" rank {config['rank']}" if config.get("rank") else ""
+    return f"{config['head']}{modulation}{rank}, {config['grouping']} (G = {config['groups']})"
 
 
 def labels_of(runs: tuple[Path, ...]) -> list[str]:

@@ -19,8 +19,9 @@ from lm.evaluate import some_windows
 from lm.model import CompressedLM, CompressedLMConfig
 from lm.train import parameter_groups
 from sqrtvocab import HeadOutput, Partition
-from sqrtvocab.heads import GroupedHead, GroupedLinearHead
+from sqrtvocab.heads import GroupedLinearHead
 from sqrtvocab.heads.base import reset_linear, token_nll
+from sqrtvocab.heads.per_group import PerGroupHead
 from sqrtvocab.training import BatchPlan, learning_rate
 
 if TYPE_CHECKING:
@@ -105,26 +106,26 @@ class AdaptedHead(GroupedLinearHead):
         return super()._grouped_product(self.adapter(rows), groups)
 
 
-class LowRankHead(GroupedHead):
-    """R shared layers instead of one: scores = Σ_r P_gr ∘ (W_r h) + Q_g, with R·(V + S·d) parameters.
+class NarrowHead(PerGroupHead):
+    """grouped-linear on R numbers, a linear map of the hidden state: R·(V + d) parameters.
 
-    A class vector is then any combination of R vectors that all groups share, instead of a multiple of one.
+    A class vector is any combination of R vectors that all classes share, wherever their place in a group:
+    the plain factorisation of the V x d matrix. Only its loss.
     """
 
     def __init__(self, d: int, num_classes: int, partition: Partition, rank: int) -> None:
         super().__init__(d, num_classes, partition=partition)
-        groups, size = partition.num_groups, partition.group_size
-        self.shared = nn.Parameter(torch.empty(rank * size, d))
-        self.scale = nn.Parameter(torch.zeros(groups, rank * size))
+        self.shared = nn.Parameter(torch.empty(rank, d))
+        self.scale = nn.Parameter(torch.empty(partition.num_groups, self.width, rank))
+        self.reset_parameters()
         reset_linear(self.shared, d)
-        with torch.no_grad():
-            self.scale.normal_(std=rank**-0.5)
+        nn.init.normal_(self.scale, std=rank**-0.5)
+
+    def member_weight(self) -> Tensor:
+        return self.scale @ self.shared  # [G, width, d]
 
     def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
-        assert groups is not None
-        assert self.scale is not None
-        scores = F.linear(hidden, self.shared).unsqueeze(1) * F.embedding(groups, self.scale)  # [N, K, R·S]
-        return scores.unflatten(-1, (-1, self.partition.group_size)).sum(-2)  # [N, K, S]
+        raise NotImplementedError
 
 
 class DeepGroup(nn.Module):
@@ -227,8 +228,18 @@ def adapted(setting: Setting) -> CompressedLM:
 
 def low_rank(rank: int) -> Callable[[Setting], CompressedLM]:
     def make(setting: Setting) -> CompressedLM:
+        order = Partition.by_frequency(setting.counts).order
+        model = compressed(setting, "grouped-low-rank", order, rank=rank)
+        model.head.init_prior(setting.counts)
+        return model
+
+    return make
+
+
+def narrow(rank: int) -> Callable[[Setting], CompressedLM]:
+    def make(setting: Setting) -> CompressedLM:
         model = light(setting)
-        head = LowRankHead(setting.config.hidden_size, setting.vocab_size, model.head.partition, rank)
+        head = NarrowHead(setting.config.hidden_size, setting.vocab_size, model.head.partition, rank)
         head.init_prior(setting.counts)
         model.head = head
         return model
@@ -303,8 +314,9 @@ IDEAS: dict[str, tuple[str, Callable[[Setting], CompressedLM]]] = {
     "both": ("film and scale-shift, frequency, prior", lambda s: light(s, modulation="both")),
     **{
         f"low-rank-{rank}": (f"{rank} shared layers, frequency, prior", low_rank(rank))
-        for rank in (2, 4, 8, 16)
+        for rank in (2, 4, 8, 16, 32)
     },
+    **{f"narrow-{rank}": (f"grouped-linear through {rank} numbers", narrow(rank)) for rank in (16, 32)},
 }
 
 
@@ -321,7 +333,7 @@ def train_and_score(model: CompressedLM, corpus: Corpus, config: Config, title: 
     for step, batch in tqdm(steps, title, config.steps, leave=False, mininterval=1.0):
         inputs, targets = corpus.train.batch(batch, config.seq_len)
         lr = learning_rate(
-            step, peak=1e-3, total_steps=config.steps, warmup_steps=config.steps // 4, schedule="cosine"
+            step, peak=config.lr, total_steps=config.steps, warmup_steps=config.steps // 4, schedule="cosine"
         )
         for group in optimizer.param_groups:
             group["lr"] = lr

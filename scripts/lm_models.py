@@ -54,7 +54,10 @@ class Setting:
     keeps the model's outputs, the logits among them, until the next step."""
 
 
-def make_model(name: str, shape: Shape, setting: Setting = Setting()) -> Any:  # noqa: B008
+USUAL = Setting()
+
+
+def make_model(name: str, shape: Shape, setting: Setting = USUAL) -> Any:
     """The model: "GPT2LMHeadModel", "GPTNeoForCausalLM", "no head", or the name of one of our heads on
     GPT-2."""
     from types import SimpleNamespace
@@ -89,7 +92,7 @@ def make_model(name: str, shape: Shape, setting: Setting = Setting()) -> Any:  #
     return CompressedLM(CompressedLMConfig(text_config=config, head=name, num_groups=shape.num_groups))
 
 
-def make_training(name: str, shape: Shape, setting: Setting = Setting()) -> Training:  # noqa: B008
+def make_training(name: str, shape: Shape, setting: Setting = USUAL) -> Training:
     """The model in training mode with AdamW and a batch of random tokens."""
     import torch
     import torch.nn.functional as F
@@ -123,7 +126,7 @@ def make_training(name: str, shape: Shape, setting: Setting = Setting()) -> Trai
 def simulate_training(
     name: str,
     shape: Shape,
-    setting: Setting = Setting(),  # noqa: B008
+    setting: Setting = USUAL,
     gpu: GPU | None = None,
 ) -> Memory:
     """The memory of a training step on a GPU, or on the CPU, from shapes alone."""

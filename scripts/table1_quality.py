@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tyro
-from contenders import LM, LM_RECIPE
+from contenders import LM, lm_recipe
 from records import (
     Contender,
     Data,
@@ -88,6 +88,8 @@ class Config:
     """Optimiser steps of each run; the learning rate falls to zero over them."""
     batch_size: int = 8
     """Sequences of 512 tokens in a step; the paper has 32."""
+    lr: float = 1e-3
+    """Peak learning rate."""
     eval_tokens: int = 131_072
     """Validation tokens, scored once at the end."""
     judge_model: str = "gpt-4o-mini"
@@ -118,6 +120,8 @@ class Config:
             found.append("--seeds must be at least one number, none negative")
         if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
             found.append(f"--max-minutes must be a positive number, got {self.max_minutes}")
+        if not 0 < self.lr < math.inf:
+            found.append(f"--lr must be a positive number, got {self.lr}")
         if not (self.quick or self.redraw) and self.data in (None, "auto"):
             found.append("--data must name the text: tinystories, stories:N, a file or a folder")
         return found
@@ -135,7 +139,8 @@ def plan(config: Config, rows: Sequence[Row]) -> list[Job]:
         shape, steps, tokens = "--num-layers 2 --num-attention-heads 2 --seq-len 64", 6, 2_048
         data, sizes, batch = Data.of("stories:200"), (16, 32), 4
     length = f"--max-steps {steps} --epochs 1000 --warmup-steps {min(100, steps // 4)} --eval-every {steps}"
-    rest = f"{shape} --batch-size {batch} {length} --eval-tokens {tokens} --sample-every 0 {LM_RECIPE}"
+    scoring = f"--eval-tokens {tokens} --sample-every 0"
+    rest = f"{shape} --batch-size {batch} {length} {scoring} {lm_recipe(config.lr)}"
     known = {key_of(row) for row in rows}
 
     def job_of(name: str, size: int, seed: int) -> Job:

@@ -11,18 +11,20 @@ from sqrtvocab.heads.factored import FactoredHead
 from sqrtvocab.heads.flat import FlatHead
 from sqrtvocab.heads.grouped import GroupedHead
 from sqrtvocab.heads.grouped_linear import GroupedLinearHead
+from sqrtvocab.heads.grouped_low_rank import GroupedLowRankHead
 
 HEADS: dict[str, type[Head]] = {
     "flat": FlatHead,
     "grouped": GroupedHead,
     "grouped-linear": GroupedLinearHead,
+    "grouped-low-rank": GroupedLowRankHead,
     "adaptive": AdaptiveHead,
     "factored": FactoredHead,
 }
 
 
 def make_head(name: str, in_features: int, num_classes: int, **options: Any) -> Head:
-    """A head by name: "flat", "grouped", "grouped-linear", "adaptive" or "factored".
+    """A head by name: "flat", "grouped", "grouped-linear", "grouped-low-rank", "adaptive" or "factored".
 
     Args:
         in_features: d, the width of the hidden state.
@@ -48,6 +50,7 @@ __all__ = [
     "FlatHead",
     "GroupedHead",
     "GroupedLinearHead",
+    "GroupedLowRankHead",
     "Head",
     "HeadOutput",
     "make_head",

@@ -37,6 +37,7 @@ IDEAS = {
     "adapted": lambda e: e.adapted,
     "light": lambda e: e.light,
     "low_rank": lambda e: e.low_rank(3),
+    "narrow": lambda e: e.narrow(3),
 }
 
 

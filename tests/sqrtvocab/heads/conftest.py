@@ -15,6 +15,7 @@ from sqrtvocab import (
     FlatHead,
     GroupedHead,
     GroupedLinearHead,
+    GroupedLowRankHead,
     Head,
     Partition,
     make_head,
@@ -34,6 +35,13 @@ def grouped_linear(tied: bool = False, **options: Any) -> MakeHead:
     def make(d: int, v: int, partition: Partition | None = None) -> Head:
         weight = nn.Parameter(torch.randn(v, d)) if tied else None
         return make_head("grouped-linear", d, v, partition=partition, weight=weight, **options)
+
+    return make
+
+
+def grouped_low_rank(**options: Any) -> MakeHead:
+    def make(d: int, v: int, partition: Partition | None = None) -> Head:
+        return make_head("grouped-low-rank", d, v, partition=partition, rank=min(3, d), **options)
 
     return make
 
@@ -73,6 +81,8 @@ CASES: dict[str, MakeHead] = {
     "grouped-linear": grouped_linear(),
     "grouped-linear-loop": grouped_linear(kernel="loop"),
     "grouped-linear-tied": grouped_linear(tied=True),
+    "grouped-low-rank": grouped_low_rank(),
+    "grouped-low-rank-loop": grouped_low_rank(kernel="loop"),
     "adaptive": adaptive(),
     "factored": factored(),
 }
@@ -117,7 +127,7 @@ def dense_distribution(head: Head, hidden: Tensor) -> Dense:
     if isinstance(head, FactoredHead):
         log_prob = torch.stack([factored_row(head, hidden, c) for c in range(v)], 1)
         return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
-    assert isinstance(head, GroupedHead | GroupedLinearHead)
+    assert isinstance(head, GroupedHead | GroupedLinearHead | GroupedLowRankHead)
     groups = paper_groups(v, head.partition.num_groups, head.partition.order)
     matrix, offset = [None] * v, [None] * v
     for g, classes in enumerate(groups):
@@ -134,10 +144,14 @@ def dense_distribution(head: Head, hidden: Tensor) -> Dense:
     return Dense(entry + member, entry, groups)
 
 
-def class_row(head: GroupedHead | GroupedLinearHead, c: int, g: int, t: int) -> tuple[Tensor, Tensor]:
+def class_row(
+    head: GroupedHead | GroupedLinearHead | GroupedLowRankHead, c: int, g: int, t: int
+) -> tuple[Tensor, Tensor]:
     """The weight row [d] and bias [] of class c, which is member t of group g."""
     if isinstance(head, GroupedLinearHead):
         return (head.weight[c] if head.tied else head.weight[g, t]), head.shift[g, t]
+    if isinstance(head, GroupedLowRankHead):
+        return sum(p * w for p, w in zip(head.scale[g, t], head.shared[t], strict=True)), head.shift[g, t]
     row, bias = head.shared[t], torch.zeros(())
     if head.film_scale is not None:
         row, bias = row * head.film_scale[g], row @ head.film_shift[g]

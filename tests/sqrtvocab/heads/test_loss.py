@@ -243,11 +243,11 @@ def test_loop_and_grouped_mm_agree(randomise, assert_same_gradients, tied, d):
 
 @pytest.mark.parametrize(("dtype", "loops"), [(torch.float32, 0), (torch.bfloat16, 0), (torch.float64, 1)])
 def test_the_kernel_follows_the_dtype(monkeypatch, dtype, loops):
-    from sqrtvocab.heads import grouped_linear
+    from sqrtvocab.heads import per_group
 
     calls = []
-    loop = grouped_linear.segment_mm
-    monkeypatch.setattr(grouped_linear, "segment_mm", lambda *args: calls.append(1) or loop(*args))
+    loop = per_group.segment_mm
+    monkeypatch.setattr(per_group, "segment_mm", lambda *args: calls.append(1) or loop(*args))
     make_head("grouped-linear", 8, 100).to(dtype)(torch.randn(3, 8).to(dtype), torch.tensor([1, 2, 99]))
     assert len(calls) == loops
 
@@ -258,6 +258,32 @@ def test_autocast_leaves_float64_alone(make, randomise):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         cast = head(hidden, target).loss
     torch.testing.assert_close(cast, head(hidden, target).loss, atol=1e-12, rtol=1e-12)
+
+
+# ---- the family: one shared layer is the paper's head, d of them are a layer for every group ----
+
+
+def test_one_shared_layer_is_the_papers_head():
+    paper, ours = make_head("grouped", D, V), make_head("grouped-low-rank", D, V, rank=1)
+    with torch.no_grad():
+        for name, parameter in paper.named_parameters():
+            ours.get_parameter(name).copy_(torch.randn_like(parameter).view_as(ours.get_parameter(name)))
+            parameter.copy_(ours.get_parameter(name).view_as(parameter))
+    hidden, target = random_batch(20)
+    torch.testing.assert_close(ours(hidden, target).loss, paper(hidden, target).loss)
+
+
+def test_as_many_shared_layers_as_dimensions_are_any_matrix():
+    """With the unit vectors for layers, the mixture of a class is its vector."""
+    linear, ours = make_head("grouped-linear", D, V), make_head("grouped-low-rank", D, V, rank=D)
+    with torch.no_grad():
+        ours.shared.copy_(torch.eye(D))
+        ours.scale.copy_(linear.weight[:, : linear.partition.group_size])
+        for name in ("group.weight", "group.bias", "shift"):
+            ours.get_parameter(name).copy_(linear.get_parameter(name))
+    hidden, target = random_batch(20)
+    torch.testing.assert_close(ours(hidden, target).loss, linear(hidden, target).loss)
+    torch.testing.assert_close(ours.log_prob(hidden), linear.log_prob(hidden))
 
 
 # ---- blocks ----

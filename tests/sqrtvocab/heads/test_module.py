@@ -269,7 +269,7 @@ def test_bad_input_is_named_in_one_line(make, hidden, target, options, error, me
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        (("group", D, V), {}, ValueError, "'group'; the heads are flat, grouped, grouped-linear, adapt"),
+        (("group", D, V), {}, ValueError, "'group'; the heads are flat, grouped, grouped-linear, gr"),
         (("flat", D, V), {"num_groups": 3}, TypeError, "'flat' has no option 'num_groups'; .*chunk_size"),
         (("grouped", 0, V), {}, ValueError, "in_features"),
         (("flat", D, 0), {}, ValueError, "num_classes"),
@@ -289,6 +289,8 @@ def test_bad_input_is_named_in_one_line(make, hidden, target, options, error, me
         (("grouped", D, V), {"partition": Partition(V, 9), "num_groups": 8}, ValueError, "num_groups is 8"),
         (("grouped", D, V), {"modulation": "shift"}, ValueError, "modulation must be one of scale-shift"),
         (("grouped-linear", D, V), {"kernel": "triton"}, ValueError, "kernel"),
+        (("grouped-low-rank", D, V), {"rank": 9}, ValueError, "rank is 9, but in_features = 8"),
+        (("grouped-low-rank", D, V), {"rank": 0}, ValueError, "rank"),
         (("grouped-linear", D, V), {"weight": torch.nn.Parameter(torch.ones(2, D))}, ValueError, "weight"),
         (("flat", D, V), {"chunk_size": 0}, ValueError, "chunk_size"),
         (("adaptive", D, V), {"cutoffs": [50, 20]}, ValueError, "cutoffs must increase"),

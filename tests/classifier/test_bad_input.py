@@ -104,6 +104,8 @@ def test_a_run_folder_that_cannot_be(train, complaint, tmp_path, out, says):
         (("--seed", 2**63), "--seed must be below 2^63"),
         (("--head", "flat", "--modulation", "film"), "--modulation is for --head grouped, not flat"),
         (("--chunk-size", 4), "--chunk-size is for --head flat, not grouped"),
+        (("--rank", 4), "--rank is for --head grouped-low-rank, not grouped"),
+        (("--head", "grouped-low-rank", "--rank", 513), "--rank 513 must be at most 512"),
         (("--head", "flat", "--chunk-size", 0), "--chunk-size must be at least 1, got 0"),
         (("--images-per-class", 10**9), "--images-per-class must be 1..16384, got 1000000000"),
     ],

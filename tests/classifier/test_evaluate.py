@@ -48,6 +48,7 @@ def test_scores_equal_a_count_on_the_dense_distribution(alone, head, num_groups)
         (("--head", "factored"), {"radices": (2, 1, 1, 12, 2, 1, 1, 1)}),
         (("--modulation", "both"), {"modulation": "both"}),
         (("--head", "flat", "--chunk-size", 3), {"chunk_size": 3}),
+        (("--head", "grouped-low-rank", "--rank", 5), {"rank": 5}),
     ],
 )
 def test_a_run_with_options_of_its_head_is_scored(train, score, tmp_path, flags, options):
@@ -66,7 +67,7 @@ def test_a_run_with_options_of_its_head_is_scored(train, score, tmp_path, flags,
 
 def test_settings_of_older_runs_are_read(finished):
     config = json.loads((finished / "config.json").read_text())
-    del config["modulation"], config["chunk_size"]
+    del config["modulation"], config["rank"], config["chunk_size"]
     assert TrainConfig.from_json(config).head_options() == {}
     del config["head"]
     with pytest.raises(ConfigError, match="'head' is missing"):

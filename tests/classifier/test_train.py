@@ -96,7 +96,7 @@ def test_tensorboard_shows_it(finished):
         )  # the same numbers as in metrics.jsonl
 
 
-@pytest.mark.parametrize("head", ["flat", "grouped-linear", "adaptive", "factored"])
+@pytest.mark.parametrize("head", ["flat", "grouped-linear", "grouped-low-rank", "adaptive", "factored"])
 def test_every_head_trains_and_reports_the_same(train, tmp_path, finished, head):
     out = tmp_path / head
     result = train("--head", head, "--prior", "--max-steps", 1, "--out", out)

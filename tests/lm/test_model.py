@@ -22,8 +22,8 @@ from lm.shortlist import shortlist
 from sqrtvocab.measure import allocated_by
 
 V = 400
-HEADS = ["flat", "grouped", "grouped-linear", "adaptive"]
-GROUPED = ["grouped", "grouped-linear"]
+HEADS = ["flat", "grouped", "grouped-linear", "grouped-low-rank", "adaptive"]
+GROUPED = ["grouped", "grouped-linear", "grouped-low-rank"]
 
 
 def make(backbone, head="grouped-linear", **settings) -> CompressedLM:
@@ -48,6 +48,9 @@ def dense_log_probs(model: CompressedLM, hidden):
         size = stop - start
         if model.config.head == "grouped":
             scores = hidden @ head.shared[:size].double().T * head.scale[g, :size].double()
+        elif model.config.head == "grouped-low-rank":
+            vectors = torch.einsum("sr,srd->sd", head.scale[g, :size].double(), head.shared[:size].double())
+            scores = hidden @ vectors.T
         else:
             scores = hidden @ head.weight[g, :size].double().T
         members = F.log_softmax(scores + head.shift[g, :size].double(), -1)

@@ -115,6 +115,7 @@ def test_a_checkpoint_is_a_model_of_transformers(finished):
         ("--head", "grouped", "--grouping", "index", "--no-prior", "--num-groups", 9),
         ("--head", "grouped-linear", "--tie-embeddings", "--backbone", "gpt-neo", "--num-layers", 3),
         ("--head", "grouped-linear", "--tie-embeddings", "--adapter"),
+        ("--head", "grouped-low-rank", "--rank", 4),
         ("--head", "adaptive", "--backbone", "llama"),
         ("--head", "grouped", "--modulation", "film"),
         ("--head", "flat", "--chunk-size", 7),
@@ -197,7 +198,7 @@ def test_bad_embeddings(run, complaint, tiny, finished, tmp_path):
 
 def test_settings_of_older_runs_are_read(finished):
     settings = json.loads((finished / "config.json").read_text())
-    for name in ("modulation", "chunk_size", "embeddings", "adapter"):
+    for name in ("modulation", "rank", "chunk_size", "embeddings", "adapter"):
         del settings[name]
     assert TrainConfig.from_json(settings).modulation is None
     assert TrainConfig.from_json(settings).adapter is False
@@ -405,6 +406,11 @@ def test_all_bad_flags_at_once(run, complaint):
         (("--head", "grouped", "--tie-embeddings"), "--tie-embeddings: --head grouped has no weight"),
         (("--modulation", "film"), "--modulation is for --head grouped, not grouped-linear"),
         (("--head", "grouped", "--chunk-size", 4), "--chunk-size is for --head flat, not grouped"),
+        (("--rank", 4), "--rank is for --head grouped-low-rank, not grouped-linear"),
+        (
+            ("--head", "grouped-low-rank", "--hidden-size", 8, "--num-attention-heads", 2, "--rank", 9),
+            "--rank 9 must be at most --hidden-size 8",
+        ),
         (("--head", "flat", "--chunk-size", 0), "--chunk-size must be at least 1, got 0"),
         (("--head", "adaptive", "--grouping", "random"), "--grouping random: --head adaptive needs frequent"),
         (("--grouping", "clusters"), "--grouping clusters needs --embeddings"),

@@ -43,6 +43,13 @@ def test_heads(name, options, columns):
     assert of_head(name, backward=True, **options).linear == 3 * forward.linear
 
 
+def test_class_vectors_are_computed_once_a_step():
+    """The same product with the tokens as grouped-linear, and R multiply-adds for each number of a vector."""
+    rank, groups, width = 5, 9, 16
+    forward = of_head("grouped-low-rank", num_groups=groups, rank=rank)
+    assert forward.linear == 2 * D * (N * (groups + width) + groups * width * rank)
+
+
 def test_a_head_whose_cost_is_data():
     with pytest.raises(NotImplementedError, match="adaptive"):
         of_head("adaptive", cutoffs=[10])

@@ -38,7 +38,7 @@ from results import (
     write_page,
 )  # fmt: skip
 
-from flags import ConfigError, at_least, one_line_errors
+from flags import ConfigError, at_least, one_line_errors, positive
 
 # torch is imported where it is used: --help must not wait for it.
 
@@ -65,6 +65,8 @@ class Config:
     """Sequences of a training step (memory is always that of 32)."""
     seq_len: int = 512
     """Tokens of a sequence."""
+    lr: float = 1e-3
+    """Peak learning rate: how much the groups cost after a few steps depends on it."""
     seed: int = 0
     """Decides the order of the text and the initial weights."""
     threads: int = 2
@@ -79,7 +81,7 @@ class Config:
 
     def __post_init__(self) -> None:
         problems = at_least(self, 1, "points", "steps", "batch_size", "seq_len", "threads")
-        problems += at_least(self, 0, "seed")
+        problems += at_least(self, 0, "seed") + positive(self, "lr")
         if not self.quick and self.data in (None, "auto") and self.only != "memory":
             problems.append("--data: name the text to train on (not auto), or say --only memory")
         vocabulary = self.shape().vocab_size
@@ -142,7 +144,9 @@ def job_of(config: Config, groups: int) -> Job:
         "eval-every": steps, "eval-tokens": 512 if quick else 32_768, "sample-every": 0,
     }  # fmt: skip
     head = "--head grouped --modulation scale-shift --no-tie-embeddings --grouping index --no-prior"
-    recipe = lm_recipe().replace("gpt2", f"train:{shape.vocab_size}") if quick else lm_recipe()
+    recipe = lm_recipe(config.lr)
+    if quick:
+        recipe = recipe.replace("gpt2", f"train:{shape.vocab_size}")
     settings = [part for key, value in flags.items() for part in (f"--{key}", str(value))]
     return Job(
         trainer="lm.train",

@@ -44,7 +44,7 @@ from lm.openings import SAMPLE_PROMPTS
 from lm.runs import embedding_of, read_partition, save_model, write_partition
 from lm.sources import lasting_name, open_source
 from lm.tokenizer import TextTokenizer, load_tokenizer
-from sqrtvocab import make_head
+from sqrtvocab import GroupedLowRankHead, Head, make_head
 from sqrtvocab.training import (
     BatchPlan,
     Logbook,
@@ -208,7 +208,7 @@ def _train(config: TrainConfig, runtime: Runtime, stack: ExitStack) -> None:
         "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} tokens",
         "backbone": f"{config.backbone}, hidden {config.hidden_size}, {config.num_layers} layers, "
         f"{config.num_attention_heads} heads",
-        "head": f"{config.head}, {_kind(config)}{partition.num_groups} groups of at most "
+        "head": f"{config.head}, {_kind(config, model.head)}{partition.num_groups} groups of at most "
         f"{partition.group_size} tokens by {config.grouping}"
         + (", prior" if config.prior else "")
         + (", tied" if config.tie_embeddings else "")
@@ -386,11 +386,11 @@ def has_own_tokenizer(config: TrainConfig, saved: dict[str, Any], run: Path) -> 
     return same and (run / "tokenizer.json").is_file()
 
 
-def _kind(config: TrainConfig) -> str:
+def _kind(config: TrainConfig, head: Head) -> str:
     if config.modulation is not None:
         return f"{config.modulation}, "
-    if config.rank is not None:
-        return f"rank {config.rank}, "
+    if isinstance(head, GroupedLowRankHead):
+        return f"rank {head.rank}, "
     return "" if config.chunk_size is None else f"{config.chunk_size:,} tokens at a time, "
 
 

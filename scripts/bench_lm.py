@@ -177,7 +177,9 @@ def bench_training(config: Config, shape: Shape) -> dict[str, Any]:
 
 def bench_memory(shape: Shape) -> dict[str, Any]:
     memories = {name: simulate_training(name, shape, Setting(optimizer="plain")) for name in TRAINED}
-    print(f"\nmemory of a training step, {shape.batch_size} x {shape.seq_len} tokens, float32, no dropout, GiB")
+    print(
+        f"\nmemory of a training step, {shape.batch_size} x {shape.seq_len} tokens, float32, no dropout, GiB"
+    )
     base = memories["GPT2LMHeadModel"].peak
     show_parts(memories, {name: f"{memory.peak / base:.2f} of GPT-2" for name, memory in memories.items()})
     return figures_of(memories)

@@ -445,7 +445,7 @@ def front(points: dict[str, tuple[float, float]]) -> list[str]:
 def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
     """Validation loss against seconds a step, a panel for each settings, the Pareto front as a line."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import NullLocator
 
     parts = sections(rows, comparison.contenders)
     figure = Figure(figsize=(9, (5.5 if len(parts) < 3 else 4.5) * len(parts)), layout="constrained")
@@ -463,12 +463,7 @@ def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
         panel.plot(*zip(*best, strict=True), color="C1", linewidth=1.2, zorder=0, label="Pareto front")
         panel.set_xscale("log")
         panel.margins(x=0.25, y=0.12)
-        left, right = panel.get_xlim()
-        # On a short axis 1, 2 and 5 would leave a label or two.
-        locator: Any = LogLocator(subs=(1, 2, 5) if right > 10 * left else (1, 1.5, 2, 3, 5, 7))
-        panel.xaxis.set_major_locator(
-            locator if right > 3 * left else MaxNLocator(6, steps=(1, 2, 5, 10), min_n_ticks=3)
-        )
+        panel.xaxis.set_major_locator(ticks(*panel.get_xlim()))
         panel.xaxis.set_minor_locator(NullLocator())
         panel.xaxis.set_major_formatter("{x:,.5g}")
         panel.set(xlabel=f"seconds a training step, median ({place[0]}, {place[1]} thread(s))")
@@ -480,6 +475,15 @@ def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
     for panel, points in zip(panels, named, strict=True):
         put_labels(panel, points)
     write_figure(path, figure)
+
+
+def ticks(left: float, right: float) -> Any:
+    """What to label on a logarithmic axis: on a short one 1, 2 and 5 would leave a label, or none."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    if right < 3 * left:
+        return MaxNLocator(6, steps=(1, 2, 5, 10), min_n_ticks=3)
+    return LogLocator(subs=(1, 2, 5) if right > 10 * left else (1, 1.5, 2, 3, 5, 7))
 
 
 def put_labels(panel: Any, points: dict[str, tuple[float, float]]) -> None:

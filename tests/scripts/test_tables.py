@@ -65,7 +65,15 @@ def test_commands_on_pages_do_not_tell_where_folders_lie(script, tmp_path, monke
     here.mkdir()
     monkeypatch.chdir(here)
     (tmp_path / "tinystories").mkdir()
-    words = [here / "runs" / "a", tmp_path / "b", "--data", "../tinystories", "--out", here / "x.png", f"--data={tmp_path / 'text'}"]
+    words = [
+        here / "runs" / "a",
+        tmp_path / "b",
+        "--data",
+        "../tinystories",
+        "--out",
+        here / "x.png",
+        f"--data={tmp_path / 'text'}",
+    ]
     words += ["../c", "d/e", "--only", "shape=circle,star", "--steps", "3"]
     monkeypatch.setattr(sys, "argv", ["/somewhere/scripts/draw.py", *map(str, words)])
     shown = "runs/a b --data tinystories/ --out x.png --data=text c d/e --only shape=circle,star --steps 3"

@@ -98,7 +98,7 @@ def draw(runs: tuple[Path, ...], labels: list[str], against: tuple[str, ...]) ->
                 panel.plot(*zip(*points, strict=True), label=label, linewidth=1.4)
                 panel.set(xlabel=axis_label, title=title)
                 panel.xaxis.set_major_locator(MaxNLocator(6))
-                panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+                panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
                 panel.grid(alpha=0.3)
                 if tag.startswith("accuracy"):
                     panel.yaxis.set_major_formatter(PercentFormatter(1.0))

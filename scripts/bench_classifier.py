@@ -25,6 +25,7 @@ from torch import Tensor
 from classifier.cnn import Classifier, Encoder, make_classifier, make_partition
 from classifier.config import EMBEDDING, TrainConfig
 from classifier.data import image_batches, open_images
+from flags import one_line_errors
 from sqrtvocab import make_head
 from sqrtvocab.training import BatchPlan, Runtime, UserError, exit_code, open_runtime, share_of_mean
 
@@ -173,5 +174,6 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    arguments = tyro.cli(Args)
+    with one_line_errors("bench_classifier"):
+        arguments = tyro.cli(Args, description=__doc__)
     raise SystemExit(exit_code("bench_classifier", lambda: main(arguments)))

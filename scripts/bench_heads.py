@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -21,6 +20,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
+from results import refuse
+
+from flags import ConfigError, at_least, one_line_errors
 
 # torch is imported where it is used: --help must not wait for it.
 
@@ -61,22 +63,13 @@ class Config:
     """Write the figures to this file."""
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.repeats < 1:
-            problems.append(f"--repeats must be at least 1, got {self.repeats}")
-        if self.threads < 1:
-            problems.append(f"--threads must be at least 1, got {self.threads}")
+        problems = at_least(self, 1, "repeats", "threads")
         if self.shape is not None and min(self.shape) < 1:
             problems.append(f"--shape must be positive, got {self.shape}")
         if self.json is not None and not self.json.resolve().parent.is_dir():
             problems.append(f"--json: no folder {self.json.resolve().parent}")
         if problems:
-            raise SystemExit(fail("; ".join(problems)))
-
-
-def fail(message: str) -> int:
-    print(f"bench_heads: {message}", file=sys.stderr)
-    return 2
+            raise ConfigError("; ".join(problems))
 
 
 # ---- the contenders: functions that make the step to be timed ----
@@ -316,15 +309,14 @@ def cases(config: Config) -> Iterator[tuple[str, dict, str, tuple[int, int, int]
             yield f"decode {head}, {kind}, N={n:,} d={d:,} V={v:,}", entries, DECODE_BASELINE, shape
 
 
-def main() -> None:
-    config = tyro.cli(Config, description=__doc__)
+def main(config: Config) -> None:
     import torch
 
     from sqrtvocab.measure.machine import describe_machine
     from sqrtvocab.measure.race import race
 
     if config.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit(fail("--device cuda: no CUDA device here; leave the flag out to run on the CPU"))
+        refuse("--device cuda: no CUDA device here; leave the flag out to run on the CPU")
     machine = describe_machine(config.device, config.threads)
     print(f"{machine}; {config.targets} targets; medians of forward and backward")
     tables = []
@@ -354,4 +346,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors("bench_heads"):
+        arguments = tyro.cli(Config, description=__doc__)
+    main(arguments)

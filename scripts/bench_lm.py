@@ -3,6 +3,7 @@
     python scripts/bench_lm.py --quick            # a small vocabulary and short sequences, under a minute
     python scripts/bench_lm.py                    # the paper's 8.1 M shape
     python scripts/bench_lm.py --only memory      # the 32 x 512 step, simulated: needs no memory to speak of
+    python scripts/bench_lm.py --only memory --gpu t4 --hidden-size 512 --batch-size 16     # does it fit?
     python scripts/bench_lm.py --json lm.json
 
 Contenders take turns in processes of their own; what counts are the ratios. Memory is that of a whole
@@ -12,16 +13,20 @@ training step with Adam at the paper's batch of 32 x 512, from shapes alone (`sq
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
-from lm_models import Setting, Shape, make_model, make_training, simulate_training
+from lm_models import MODELS, Setting, Shape, make_model, make_training, simulate_training
+from results import refuse
+
+from flags import ConfigError, at_least, one_line_errors
 
 # torch is imported where it is used: --help must not wait for it.
+if TYPE_CHECKING:
+    from sqrtvocab.measure import Memory
 
 Step = Callable[[], Any]
 TRAINED = ("GPT2LMHeadModel", "GPTNeoForCausalLM", "grouped", "grouped-linear", "adaptive", "flat", "no head")
@@ -32,6 +37,12 @@ WRITERS = (
     "grouped, all logits",
     "grouped-linear, all logits",
 )
+ON_GPU = {**MODELS, "grouped-low-rank": "grouped-low-rank"}
+GPU_SETTINGS = {
+    "float32": Setting(),
+    "half precision": Setting(precision="half"),
+    "half precision, activation checkpointing": Setting(precision="half", checkpoint=True),
+}
 # name -> (numerator, denominator): how many times faster, and what the project promises.
 PROMISES = {
     "grouped against GPT2LMHeadModel": ("grouped", "GPT2LMHeadModel", 3.5),
@@ -59,8 +70,11 @@ class Config:
     """Attention heads of a block."""
     seq_len: int = 512
     """Tokens of a sequence."""
-    batch_size: int = 4
-    """Sequences of a training step that is timed (the one whose memory is counted has 32)."""
+    batch_size: int | None = None
+    """Sequences of a training step; 4 of one that is timed and 32 of one whose memory is counted, unless
+    given."""
+    gpu: Literal["t4", "a10g", "l40s", "a100-40", "a100", "h100"] | None = None
+    """With --only memory: whether a step of this shape fits on this GPU, simulated by its rules."""
     new_tokens: int = 32
     """Tokens to write, after a prompt of 16."""
     repeats: int = 5
@@ -72,8 +86,23 @@ class Config:
     json: Path | None = None
     """Write the figures to this file."""
 
-    def shape(self) -> Shape:
-        """What the contenders need to know."""
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "hidden_size", "num_layers", "num_attention_heads", "seq_len", "batch_size")
+        problems = at_least(self, 1, *sizes, "new_tokens", "repeats", "threads")
+        if not problems and self.hidden_size % self.num_attention_heads:
+            problems.append(
+                f"--hidden-size {self.hidden_size} must be a multiple of --num-attention-heads "
+                f"{self.num_attention_heads}"
+            )
+        if self.gpu is not None and self.only != "memory":
+            problems.append("--gpu is about memory, and simulated: say --only memory, too")
+        if self.json is not None and not self.json.resolve().parent.is_dir():
+            problems.append(f"--json: no folder {self.json.resolve().parent}")
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    def shape(self, batch_size: int) -> Shape:
+        """What the contenders need to know; with so many sequences unless a flag says otherwise."""
         if self.quick:
             return Shape(8192, 32, 2, 2, 64, 2, self.device)
         return Shape(
@@ -82,7 +111,7 @@ class Config:
             self.num_layers,
             self.num_attention_heads,
             self.seq_len,
-            self.batch_size,
+            self.batch_size or batch_size,
             self.device,
         )
 
@@ -147,21 +176,47 @@ def bench_training(config: Config, shape: Shape) -> dict[str, Any]:
 
 
 def bench_memory(shape: Shape) -> dict[str, Any]:
-    batch_size = 32 if shape.vocab_size > 10_000 else shape.batch_size
-    on_cpu = replace(shape, device="cpu", batch_size=batch_size)
-    peaks = {name: simulate_training(name, on_cpu, Setting(optimizer="plain")).peak for name in TRAINED}
-    print(f"\nmemory of a training step, {batch_size} x {shape.seq_len} tokens, float32, no dropout")
-    print(f"{'':24}{'GiB':>8}{'of GPT-2':>10}")
-    for name, peak in peaks.items():
-        print(f"{name:24}{peak / 2**30:>8.2f}{peak / peaks['GPT2LMHeadModel']:>10.2f}")
-    weights = 16 * sum(p.numel() for p in make_model("no head", on_cpu).parameters())
-    rest = peaks["grouped"] - peaks["no head"]
+    memories = {name: simulate_training(name, shape, Setting(optimizer="plain")) for name in TRAINED}
     print(
-        f"\nof grouped's {peaks['grouped'] / 2**30:.2f} GiB: {weights / 2**30:.2f} weights, gradients and "
-        f"Adam of the backbone, {(peaks['no head'] - weights) / 2**30:.2f} its activations, "
-        f"{rest / 2**30:.2f} the head"
+        f"\nmemory of a training step, {shape.batch_size} x {shape.seq_len} tokens, float32, no dropout, GiB"
     )
-    return {"peak_bytes": peaks, "backbone_weights_gradients_adam": weights}
+    base = memories["GPT2LMHeadModel"].peak
+    show_parts(memories, {name: f"{memory.peak / base:.2f} of GPT-2" for name, memory in memories.items()})
+    return figures_of(memories)
+
+
+def bench_gpu(shape: Shape, key: str) -> dict[str, Any]:
+    """Whether a step fits on a GPU."""
+    from sqrtvocab.measure import GPUS
+
+    gpu, figures = GPUS[key], {}
+    print(
+        f"\nmemory of a training step on one {gpu.name}, which has {gpu.usable / 2**30:.2f} GiB for it, "
+        f"{shape.batch_size} x {shape.seq_len} tokens, fused AdamW, no dropout, GiB"
+    )
+    for title, setting in GPU_SETTINGS.items():
+        memories = {name: simulate_training(model, shape, setting, gpu) for name, model in ON_GPU.items()}
+        verdicts = {name: "fits" if gpu.fits(m.peak) else "out of memory" for name, m in memories.items()}
+        print(f"\n{title}")
+        show_parts(memories, verdicts)
+        figures[title] = figures_of(memories)
+    return {"gpu": gpu.name, "usable_bytes": gpu.usable, "settings": figures}
+
+
+def show_parts(memories: dict[str, Memory], remarks: dict[str, str]) -> None:
+    """The peak of each model, and of what it is made."""
+    parts = next(iter(memories.values()))._fields
+    print(f"{'':20}" + "".join(f"{part:>12}" for part in parts) + f"{'peak':>8}")
+    for name, memory in memories.items():
+        cells = "".join(f"{size / 2**30:>12.2f}" for size in memory)
+        print(f"{name:20}{cells}{memory.peak / 2**30:>8.2f}  {remarks[name]}")
+
+
+def figures_of(memories: dict[str, Memory]) -> dict[str, Any]:
+    return {
+        "peak_bytes": {name: memory.peak for name, memory in memories.items()},
+        "bytes": {name: memory._asdict() for name, memory in memories.items()},
+    }
 
 
 def bench_writing(config: Config, shape: Shape) -> dict[str, Any]:
@@ -193,32 +248,23 @@ def seconds_of(contenders: Any, config: Config, title: str) -> dict[str, float]:
     return {name: result.seconds for name, result in results.items()}
 
 
-def main() -> None:
-    config = tyro.cli(Config, description=__doc__)
-    problems = [
-        f"--{name.replace('_', '-')} must be at least 1, got {value}"
-        for name, value in vars(config).items()
-        if isinstance(value, int) and not isinstance(value, bool) and value < 1
-    ]
-    if config.json is not None and not config.json.resolve().parent.is_dir():
-        problems.append(f"--json: no folder {config.json.resolve().parent}")
-    if problems:
-        print(f"bench_lm: {'; '.join(problems)}", file=sys.stderr)
-        raise SystemExit(2)
+def main(config: Config) -> None:
     import torch
     import transformers
 
     from sqrtvocab.measure.machine import describe_machine
 
     if config.device == "cuda" and not torch.cuda.is_available():
-        print("bench_lm: --device cuda: no CUDA device here; leave the flag out", file=sys.stderr)
-        raise SystemExit(2)
-    shape = config.shape()
+        refuse("--device cuda: no CUDA device here; leave the flag out")
+    shape = config.shape(batch_size=4)
+    simulated = replace(config.shape(batch_size=32), device="cpu")
     machine = f"{describe_machine(config.device, config.threads)}, transformers {transformers.__version__}"
     print(f"{machine}; V={shape.vocab_size:,}, hidden {shape.hidden_size}, {shape.num_layers} layers")
     figures: dict[str, Any] = {"machine": machine, "shape": asdict(shape)}
-    if config.only in ("all", "memory"):
-        figures["memory"] = bench_memory(shape)
+    if config.gpu is not None:
+        figures["gpu"] = bench_gpu(simulated, config.gpu)
+    elif config.only in ("all", "memory"):
+        figures["memory"] = bench_memory(simulated)
     if config.only in ("all", "train"):
         figures["training"] = bench_training(config, shape)
     if config.only in ("all", "write"):
@@ -229,4 +275,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors("bench_lm"):
+        arguments = tyro.cli(Config, description=__doc__)
+    main(arguments)

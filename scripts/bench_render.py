@@ -32,6 +32,7 @@ import tyro
 from PIL import Image, ImageChops, ImageDraw
 from torch.utils.data import DataLoader, RandomSampler
 
+from flags import ConfigError, at_least, one_line_errors
 from shapesgen import AttributeSpace, ShapesDataset, ShapesParquet, render
 from shapesgen.kernel import BORDER, BOTTOM, NOTCH_DEPTH, NOTCH_WIDTH, PALETTE, PERIOD, RADIUS
 
@@ -47,6 +48,10 @@ class Bench:
     """Rounds of the other timings."""
     scratch: Path | None = None
     """Folder for what is written; a temporary one by default. Deleted at the end."""
+
+    def __post_init__(self) -> None:
+        if problems := at_least(self, 1, "images_per_class", "rounds"):
+            raise ConfigError("; ".join(problems))
 
 
 # --- the straightforward renderer ---------------------------------------------------------------------------
@@ -286,4 +291,6 @@ def run(bench: Bench, rng: np.random.Generator, scratch: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Bench, description=__doc__))
+    with one_line_errors("bench_render"):
+        arguments = tyro.cli(Bench, description=__doc__)
+    main(arguments)

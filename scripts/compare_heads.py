@@ -15,6 +15,7 @@ and settings; what is there is not trained again. Table and figure are made from
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +38,16 @@ from records import (
     run_all,
     say,
 )
-from results import folder, table, write_figure, write_page
+from results import (
+    QUICK,
+    RESULTS,
+    command_with,
+    folder,
+    table,
+    values_of,
+    write_figure,
+    write_page,
+)  # fmt: skip
 
 from flags import one_line_errors
 
@@ -66,7 +76,7 @@ class Common:
     max_minutes: float | None = None
     """Begin no further run after so many minutes; call again for the rest."""
     out: Path | None = None
-    """Folder for the record, the table and the figure; docs/results by default, runs/compare-quick with
+    """Folder for the record, the table and the figure; docs/results by default, runs/quick with
     --quick."""
     runs: Path = Path("runs/compare")
     """Folder for the runs: tensorboard --logdir RUNS."""
@@ -268,17 +278,28 @@ def sections(
 
 def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Sequence[Row] = ()) -> str:
     """The whole Markdown page; of the older rows it says only that they are there."""
+    rates = "Within a section all heads share one learning rate; sections differ in it."
+    if comparison.name != "lm":
+        rates = "All heads share one learning rate; each may have a better one."
     lines = [
         f"# {comparison.title}",
         "",
-        f"Made by `python scripts/compare_heads.py {comparison.name}` from "
-        f"[its record](heads_{comparison.name}.csv). Validation loss in nats; ± is half of a 95 % interval "
-        "over seeds (Student t), n the number of seeds. Training seconds are the time of the training loop, "
-        "reading batches included; tokenising, evaluation and saving are left out. Seconds a step are the "
-        "median over the steps. All heads were trained with one learning rate; each may have a better one.",
+        f"Made by the command below each table from [its record](heads_{comparison.name}.csv); then the "
+        "command of each run. Validation loss in nats; ± is half of a 95 % interval over seeds (Student t), "
+        "n the number of seeds. Training seconds are the time of the training loop, reading batches "
+        "included; tokenising, evaluation and saving are left out. Seconds a step are the median over the "
+        f"steps. {rates}",
         "",
         f"![Validation loss against seconds a step]({figure})",
     ]
+    for title, lines_of_table in best_rates(rows, comparison).items():
+        lines += ["", f"## Each at its best learning rate: {title}", ""]
+        lines += [
+            "By the mean loss over the seeds that a head has at a rate; `less its flat head` compares both "
+            "at their best, paired by seed.",
+            "",
+            lines_of_table,
+        ]
     for (setting, _), (place, entries) in sections(rows, comparison.contenders).items():
         first = entries[0].rows[0]
         lines += [
@@ -313,7 +334,8 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Se
                 f"Losses are of all rows, seconds only of those measured on {place[0]} with {place[1]} "
                 f"thread(s) and torch {place[2]}; the record has others: {'; '.join(others)}.",
             ]
-        lines += ["", "```bash", f'settings="{setting}"']
+        command = command_with(f"scripts/compare_heads.py {comparison.name}", flags_of(entries))
+        lines += ["", command, "", "```bash", f'settings="{setting}"']
         for entry in entries:
             known = comparison.contenders[entry.name]
             source = f" --embeddings RUN_OF_{known.embeddings_of}" if known.embeddings_of else ""
@@ -324,6 +346,61 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Se
         lines += ["", f"Left out, because the record has them by an older definition: {names}."]
     lines += ["", *(f"- {note}" for note in comparison.notes)]
     return "\n".join(lines)
+
+
+def flags_of(entries: Sequence[Entry]) -> dict[str, Sequence[object]]:
+    """The flags of this script that train what a section holds."""
+    rows = [row for entry in entries for row in entry.rows]
+    values = values_of(rows[0]["settings"])
+    values["--steps"] = values["--max-steps"]
+    text = ("--data", "--hidden-size", "--num-layers", "--num-attention-heads", "--seq-len", "--lr")
+    known = [*(text if "--data" in values else ("--only",)), "--batch-size", "--steps"]
+    known += ["--eval-tokens", "--eval-images"]
+    seeds = sorted({int(row["seed"]) for row in rows})
+    return {**{flag: values[flag] for flag in known if flag in values}, "--seeds": seeds}
+
+
+def best_rates(rows: Sequence[Row], comparison: Comparison) -> dict[str, str]:
+    """Where a head and the flat head to compare it with were both trained at several learning rates: what
+    was trained -> a table of the heads at the best of theirs."""
+    families: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        families.setdefault((without_rate(row["settings"]), row["data_bytes"]), []).append(row)
+    tables = {}
+    for family in families.values():
+        losses: dict[str, dict[str, dict[str, float]]] = {}  # contender -> rate -> seed -> loss
+        for row in family:
+            if rate := rate_of(row):
+                by_rate = losses.setdefault(row["contender"], {})
+                by_rate.setdefault(rate, {})[row["seed"]] = float(row["loss"])
+        several = {name: by_rate for name, by_rate in losses.items() if len(by_rate) > 1}
+        if not any(name in several and flat in several for name, flat in comparison.like.items()):
+            continue
+        best = {
+            name: min(by_rate, key=lambda rate: Mean.of(list(by_rate[rate].values())).value)
+            for name, by_rate in several.items()
+        }
+        at_best = {name: several[name][rate] for name, rate in best.items()}
+        means = {name: Mean.of(list(found.values())) for name, found in at_best.items()}
+        lines = []
+        for name in sorted(best, key=lambda name: means[name].value):
+            gap = paired(at_best[name], at_best.get(comparison.like.get(name, ""), {}))
+            shown = "" if gap is None else f"{gap.show(3, '+')} (n = {gap.n})"
+            tried = ", ".join(sorted(several[name], key=float))
+            lines.append([f"`{name}`", best[name], tried, str(means[name].n), means[name].show(3), shown])
+        head = ["", "best rate", "of", "n", "validation loss", "less its flat head"]
+        tables[length_of(family[0], comparison)] = table(head, lines)
+    return tables
+
+
+def rate_of(row: Row) -> str | None:
+    """The learning rate that a row's settings name."""
+    return values_of(row["settings"]).get("--lr", [None])[-1]
+
+
+def without_rate(settings: str) -> str:
+    """Settings that differ only in the learning rate are the same without it."""
+    return re.sub(r" --lr \S+", "", settings)
 
 
 def results_table(entries: Sequence[Entry], comparison: Comparison) -> str:
@@ -368,10 +445,10 @@ def front(points: dict[str, tuple[float, float]]) -> list[str]:
 def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
     """Validation loss against seconds a step, a panel for each settings, the Pareto front as a line."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator
+    from matplotlib.ticker import NullLocator
 
     parts = sections(rows, comparison.contenders)
-    figure = Figure(figsize=(9, 5.5 * len(parts)), layout="constrained")
+    figure = Figure(figsize=(9, (5.5 if len(parts) < 3 else 4.5) * len(parts)), layout="constrained")
     panels = figure.subplots(len(parts), squeeze=False)[:, 0]
     named = []
     for panel, (place, entries) in zip(panels, parts.values(), strict=True):
@@ -385,10 +462,10 @@ def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
         best = [points[name] for name in front(points)]
         panel.plot(*zip(*best, strict=True), color="C1", linewidth=1.2, zorder=0, label="Pareto front")
         panel.set_xscale("log")
-        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        panel.xaxis.set_major_formatter("{x:,.5g}")
-        panel.xaxis.set_minor_formatter("")
         panel.margins(x=0.25, y=0.12)
+        panel.xaxis.set_major_locator(ticks(*panel.get_xlim()))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.xaxis.set_major_formatter("{x:,.5g}")
         panel.set(xlabel=f"seconds a training step, median ({place[0]}, {place[1]} thread(s))")
         panel.set(ylabel="validation loss (nats)", title=heading(entries, comparison))
         panel.grid(alpha=0.3, which="both")
@@ -398,6 +475,15 @@ def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
     for panel, points in zip(panels, named, strict=True):
         put_labels(panel, points)
     write_figure(path, figure)
+
+
+def ticks(left: float, right: float) -> Any:
+    """What to label on a logarithmic axis: on a short one 1, 2 and 5 would leave a label, or none."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    if right < 3 * left:
+        return MaxNLocator(6, steps=(1, 2, 5, 10), min_n_ticks=3)
+    return LogLocator(subs=(1, 2, 5) if right > 10 * left else (1, 1.5, 2, 3, 5, 7))
 
 
 def put_labels(panel: Any, points: dict[str, tuple[float, float]]) -> None:
@@ -434,15 +520,21 @@ def overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 def heading(entries: Sequence[Entry], comparison: Comparison) -> str:
     """What was trained, in a few words."""
     first = entries[0].rows[0]
-    per_step = -(-int(first["items"]) // int(first["steps"]))  # the last step of an epoch may be smaller
-    return f"{int(first['steps']):,} steps of {per_step:,} {comparison.item}s"
+    rate = rate_of(first) if comparison.name == "lm" else None  # that of the images is always the same
+    return length_of(first, comparison) + (f", learning rate {rate}" if rate else "")
+
+
+def length_of(row: Row, comparison: Comparison) -> str:
+    """How long was trained."""
+    per_step = -(-int(row["items"]) // int(row["steps"]))  # the last step of an epoch may be smaller
+    return f"{int(row['steps']):,} steps of {per_step:,} {comparison.item}s"
 
 
 def main(config: LmConfig | ImagesConfig) -> None:
     comparison = COMPARISONS["lm" if isinstance(config, LmConfig) else "images"]
     if problems := config.check():
         raise ScriptError("; ".join(problems))
-    out = config.out or Path("runs/compare-quick" if config.quick else "docs/results")
+    out = config.out or (QUICK if config.quick else RESULTS)
     if not config.redraw:
         folder(out)  # now, not after hours of training
     record, page, figure = (out / f"heads_{comparison.name}.{suffix}" for suffix in ("csv", "md", "png"))

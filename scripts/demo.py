@@ -13,11 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import tyro
+
 from classifier.presets import PRESETS
+from flags import one_line_errors
 
 OUT = Path("runs/demo")
-
-
 MODULES = {"shapesgen": "shapesgen.cli", "train_classifier": "classifier.train"}
 
 
@@ -31,6 +32,7 @@ def run(command: str, *arguments: object) -> None:
 
 
 def main() -> None:
+    """The whole demo; it has no flags."""
     if OUT.exists():
         shutil.rmtree(OUT)
     OUT.mkdir(parents=True)
@@ -57,4 +59,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    with one_line_errors("demo"):
+        tyro.cli(lambda: None, description=__doc__)
     main()

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tyro
-from records import Mean, paired
-from results import folder, read_csv, table, write_csv, write_page
+from records import Data, Mean, paired
+from results import QUICK, RESULTS, command_with, folder, read_csv, table, write_csv, write_page
 
-from flags import ConfigError, at_least, one_line_errors, positive
+from flags import ConfigError, at_least, flag, one_line_errors, positive
 
 # torch is imported where it is used: --help must not wait for it.
 
@@ -57,14 +57,20 @@ class Config:
     """Torch threads."""
     quick: bool = False
     """Built-in stories and a tiny model: to see that everything works."""
-    out: Path = Path("docs/results/ideas.csv")
+    out: Path = RESULTS / "ideas.csv"
     """The record: one line for each idea and seed; those that are there are not trained again. The page is
-    written beside it."""
+    written beside it. With --quick it is runs/quick/ideas.csv."""
 
     def __post_init__(self) -> None:
         sizes = ("steps", "batch_size", "seq_len", "hidden_size", "num_layers", "num_attention_heads")
         problems = at_least(self, 1, *sizes, "eval_tokens", "threads") + at_least(self, 0, "seed")
-        if problems := problems + positive(self, "lr"):
+        problems += positive(self, "lr")
+        if not problems and self.hidden_size % self.num_attention_heads:
+            problems.append(
+                f"--hidden-size {self.hidden_size} must be a multiple of --num-attention-heads "
+                f"{self.num_attention_heads}"
+            )
+        if problems:
             raise ConfigError("; ".join(problems))
 
 
@@ -99,9 +105,14 @@ def main(config: Config) -> None:
     counts = torch.from_numpy(corpus.train.counts)
     folder(config.out.parent)  # now, not after the first training
     rows = read_csv(config.out, ("idea", "data", "training_tokens", *SETTINGS))
+    given = Data.of(config.data)
+    name_of_text = given.name if given.size else Path(source.name).name
+    text = {"data": name_of_text, "training_tokens": str(len(corpus.train.ids))}
+    for row in rows:  # older rows have a folder without its "/"
+        if (f"{row['data']}/", row["training_tokens"]) == (text["data"], text["training_tokens"]):
+            row["data"] = text["data"]
     for name in config.ideas or IDEAS:
         what, make = IDEAS[name]
-        text = {"data": Path(source.name).name, "training_tokens": str(len(corpus.train.ids))}
         key = {"idea": name, **text, **{field: str(getattr(config, field)) for field in SETTINGS}}
         if any(all(row[column] == value for column, value in key.items()) for row in rows):
             say(f"{name}: is in {config.out}")
@@ -130,10 +141,10 @@ def document(rows: Sequence[dict[str, str]]) -> str:
     lines = [
         "# Ideas for a better head",
         "",
-        "Made by `python scripts/explore_heads.py --data FOLDER`. Validation loss in nats a token; ± is half "
-        "of a 95 % interval over seeds (Student t), n the number of seeds. The difference from the recipe to "
-        "beat, `grouped-linear`, is paired by seed. Seconds include a first training, where an idea needs "
-        "one.",
+        "Made by the commands below each table from [their record](ideas.csv). Validation loss in nats a "
+        "token; ± is half of a 95 % interval over seeds (Student t), n the number of seeds. The difference "
+        "from the recipe to beat, `grouped-linear`, is paired by seed. Seconds include a first training, "
+        "where an idea needs one.",
     ]
     shared = ("data", "training_tokens", *(name for name in SETTINGS if name != "seed"), "machine")
     for setting in dict.fromkeys(tuple(row[name] for name in shared) for row in rows):
@@ -165,6 +176,9 @@ def document(rows: Sequence[dict[str, str]]) -> str:
                 ["", "idea", "n", "validation loss", "less the recipe", "s", "head's parameters"], cells, 2
             ),
         ]
+        for seed in dict.fromkeys(row["seed"] for row in mine):
+            flags = {flag(name): [values.get(name, seed)] for name in ("data", *SETTINGS)}
+            lines += ["", command_with("scripts/explore_heads.py", flags)]
     return "\n".join(lines)
 
 
@@ -181,7 +195,7 @@ if __name__ == "__main__":
             "eval_tokens": 512,
         }
         usual = {field.name: field.default for field in dataclasses.fields(Config)}
-        out = Path("runs/quick/ideas.csv") if arguments.out == usual["out"] else arguments.out
+        out = QUICK / "ideas.csv" if arguments.out == usual["out"] else arguments.out
         arguments = replace(arguments, data="stories:200", out=out, **tiny)
     from sqrtvocab.training import exit_code
 

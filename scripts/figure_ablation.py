@@ -73,7 +73,7 @@ class Config:
     """Torch threads of a run."""
     quick: bool = False
     """A small vocabulary, a tiny model and built-in stories, to see that everything works; written to
-    runs/quick-results."""
+    runs/quick."""
     runs: Path = Path("runs/ablation")
     """Folder for the training runs."""
     out: Path | None = None
@@ -255,9 +255,11 @@ def draw(rows: list[dict[str, Any]], shape: Shape) -> Any:
         panel.plot(*zip(*points, strict=True), color=BLUE, linewidth=2, marker="o", markersize=5)
         x, y = min(points, key=lambda point: point[1])
         panel.plot([x], [y], "o", markersize=10, markerfacecolor="none", markeredgecolor=INK)
+        place = math.log(x) / math.log(shape.vocab_size)  # from 0 at the left edge to 1 at the right
+        side = "left" if place < 0.2 else "right" if place > 0.8 else "center"
         panel.annotate(
             f"least: {y:.3g} at G = {x:,}", (x, y), xytext=(0, -20), fontsize=8, color=INK,
-            textcoords="offset points", ha="center",
+            textcoords="offset points", ha=side,
             bbox={"facecolor": SURFACE, "edgecolor": "none", "pad": 1},
         )  # fmt: skip
         low, high = (f(point[1] for point in points) for f in (min, max))

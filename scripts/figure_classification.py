@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 from records import launch
-from results import command, folder, refuse, shown_path, table, write_csv, write_figure, write_page
+from results import QUICK, command, folder, refuse, shown_path, table, write_csv, write_figure, write_page
 
 from classifier.config import TrainConfig
 from classifier.presets import PRESETS
@@ -48,7 +48,7 @@ class Args:
     against: tuple[Literal["images", "minutes"], ...] = ("images", "minutes")
     """What to draw against: a row of panels each. Minutes mean nothing if a run was paused."""
     quick: bool = False
-    """Train two tiny models for some seconds and draw them, into runs/quick-results."""
+    """Train two tiny models for some seconds and draw them, into runs/quick."""
 
 
 def settings_of(run: Path) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def draw(runs: tuple[Path, ...], labels: list[str], against: tuple[str, ...]) ->
                 panel.plot(*zip(*points, strict=True), label=label, linewidth=1.4)
                 panel.set(xlabel=axis_label, title=title)
                 panel.xaxis.set_major_locator(MaxNLocator(6))
-                panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+                panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
                 panel.grid(alpha=0.3)
                 if tag.startswith("accuracy"):
                     panel.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -197,7 +197,7 @@ def tiny_runs() -> tuple[Path, ...]:
     """Two runs of some seconds, trained anew."""
     runs = []
     for head in ("grouped", "flat"):
-        run = Path("runs/quick-classification") / head
+        run = QUICK / "classification" / head
         shutil.rmtree(run, ignore_errors=True)
         text = (
             f"--preset quickstart --head {head} --batch-size 16 --max-steps 6 --eval-every 2 --eval-images 64"
@@ -243,7 +243,7 @@ if __name__ == "__main__":
     if arguments.quick == bool(arguments.runs):
         refuse("name at least one run folder of train_classifier, or --quick")
     if arguments.quick and arguments.out == Args.out:
-        arguments = dataclasses.replace(arguments, out=Path("runs/quick-results/classification.png"))
+        arguments = dataclasses.replace(arguments, out=QUICK / "classification.png")
     if arguments.out.suffix != ".png":
         refuse(f"--out {arguments.out}: the picture is a .png")
     if not arguments.against:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
-from unittest.mock import patch
 
 # torch is imported where it is used: --help must not wait for it.
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ class Shape:
     num_groups: int | None = None
 
 
-# Two small shapes, under the names of the paper's, for --quick.
-QUICK_SIZES = {"8.1 M": Shape(2000, 16, 2, 2, 32, 2), "19.3 M": Shape(2000, 32, 2, 2, 32, 2)}
+# Two small shapes for --quick, which the paper has not.
+QUICK_SIZES = {"tiny": Shape(2000, 16, 2, 2, 32, 2), "small": Shape(2000, 32, 2, 2, 32, 2)}
 
 
 @dataclass(frozen=True)
@@ -93,19 +92,25 @@ def make_model(name: str, shape: Shape, setting: Setting = USUAL) -> Any:
 
 
 def make_training(name: str, shape: Shape, setting: Setting = USUAL) -> Training:
-    """The model in training mode with AdamW and a batch of random tokens."""
+    """The model in training mode with AdamW and a batch of random tokens.
+
+    The tokens are as frequent as words are (Zipf, the first of the vocabulary the most frequent): what the
+    adaptive head costs depends on that.
+    """
     import torch
     import torch.nn.functional as F
+    from bench_heads import make_targets
 
     from sqrtvocab.measure.simulate import Training
 
     with torch.device(shape.device):
         model = make_model(name, shape, setting).train()
     if setting.checkpoint:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
     kinds = {name: name == setting.optimizer for name in ("fused", "foreach")}
     adam = torch.optim.AdamW(model.parameters(), lr=1e-4, **kinds)
-    ids = torch.randint(shape.vocab_size, (shape.batch_size, shape.seq_len), device=shape.device)
+    tokens = make_targets("zipf", shape.batch_size * shape.seq_len, shape.vocab_size, shape.device)
+    ids = tokens.view(shape.batch_size, shape.seq_len)  # [B, L]
     half = setting.precision == "half"
     kept = []  # the outputs of a loop such as `outputs = model(...); outputs.loss.backward()`
 
@@ -135,9 +140,6 @@ def simulate_training(
     from sqrtvocab.measure.gpu import ROUNDING, as_on
     from sqrtvocab.measure.simulate import simulate
 
-    # `transformers` looks at the positions for several texts in one row. It cannot see those of fake tensors,
-    # and to be safe would build a [B, 1, L, L] mask that no real step has. "None" is what it would find.
-    no_packing = patch("transformers.masking_utils.find_packed_sequence_indices", lambda position_ids: None)
-    with no_packing, nullcontext() if gpu is None else as_on(gpu):
+    with nullcontext() if gpu is None else as_on(gpu):
         make = partial(make_training, name, shape, setting)
         return simulate(make, round_to=1 if gpu is None else ROUNDING)

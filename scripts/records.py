@@ -161,7 +161,7 @@ def read_rows(path: Path) -> list[Row]:
     """
     try:
         rows = read_csv(path)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ScriptError(f"{path}: not a record of this script: {error}") from error
     for number, row in enumerate(rows, start=1):
         if missing := [name for name in (*KEY, *RESULTS) if row.get(name) is None]:

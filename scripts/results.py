@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+RESULTS, QUICK = Path("docs/results"), Path("runs/quick")
 SURFACE, INK, MUTED, GRID = "#fcfcfb", "#0b0b0b", "#52514e", "#e1e0d9"
 
 
@@ -34,18 +35,19 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def read_csv(path: Path, columns: Sequence[str] = ()) -> list[dict[str, str]]:
     """The rows of a file that `write_csv` wrote; none if there is no such file.
 
-    A file that lacks one of `columns`, or whose last line is cut short, is the end of the script.
+    A file that is no text, lacks one of `columns`, or whose last line is cut short, is the end of the script.
     """
     if not path.is_file():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    way_out = "move it away, or name another --out"
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        refuse(f"{path}: not a record of this script: {error}; {way_out}")
     for row in rows:
         if missing := [name for name in columns if row.get(name) is None]:
-            refuse(
-                f"{path}: not a record of this script, it lacks {missing[0]}; move it away, or name "
-                "another --out"
-            )
+            refuse(f"{path}: not a record of this script, it lacks {missing[0]}; {way_out}")
     return rows
 
 
@@ -55,8 +57,15 @@ def write_page(path: Path, *parts: str) -> None:
 
 
 def write_figure(path: Path, figure: Any) -> None:
-    """A PNG."""
-    write_file(path, lambda draft: figure.savefig(draft, format="png", dpi=130, facecolor=SURFACE))
+    """A PNG of at most 256 colours: a third of the bytes, and nobody sees it."""
+    from PIL import Image
+
+    def write(draft: Path) -> None:
+        figure.savefig(draft, format="png", dpi=130, facecolor=SURFACE)
+        with Image.open(draft) as image:
+            image.convert("RGB").quantize(256).save(draft, "PNG", optimize=True)
+
+    write_file(path, write)
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
@@ -72,9 +81,11 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
 
 def shown_path(path: Path | str) -> str:
     """A path for a page: from the current folder on, or its last name if it lies elsewhere. Where the folders
-    of one machine lie is nobody's business."""
+    of one machine lie is nobody's business. A folder's bare name ends in "/": `--data tinystories` is a
+    download."""
     whole, here = Path(os.path.abspath(path)), Path.cwd()
-    return whole.relative_to(here).as_posix() if whole.is_relative_to(here) else whole.name
+    shown = whole.relative_to(here).as_posix() if whole.is_relative_to(here) else whole.name
+    return f"{shown}/" if "/" not in shown and whole.is_dir() else shown
 
 
 def command() -> str:
@@ -92,6 +103,23 @@ def command_line() -> str:
     return f"```bash\n{command()}\n```"
 
 
+def values_of(settings: str) -> dict[str, list[str]]:
+    """Flags, as a record has them, and all values that each was given."""
+    values: dict[str, list[str]] = {}
+    for word in shlex.split(settings):
+        if word.startswith("--"):
+            given = values.setdefault(word, [])
+        else:
+            given.append(word)
+    return values
+
+
+def command_with(script: str, flags: Mapping[str, Sequence[object]]) -> str:
+    """The command that makes a part of a page again, in a code block."""
+    words = [str(word) for flag, values in flags.items() for word in (flag, *values)]
+    return f"```bash\n{shlex.join(['python', *script.split(), *words])}\n```"
+
+
 def refuse(message: str) -> NoReturn:
     """End the script for bad input: one line, exit code 2, and no need to import torch first."""
     print(f"{Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
@@ -104,7 +132,7 @@ def folder(out: Path | None, quick: bool = False) -> Path:
     Without `--out` it is docs/results, for `--quick` one that git does not look at: a trial must not replace
     results.
     """
-    out = out or Path("runs/quick-results" if quick else "docs/results")
+    out = out or (QUICK if quick else RESULTS)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -39,8 +39,8 @@ from records import (
     run_all,
     say,
 )
+from results import QUICK, RESULTS, command_with, table, values_of, write_page
 from results import folder as make_folder
-from results import table, write_page
 
 from flags import one_line_errors
 
@@ -99,7 +99,7 @@ class Config:
     max_minutes: float | None = None
     """Begin no further run after so many minutes; call again for the rest."""
     out: Path | None = None
-    """Folder for quality.csv and quality.md; docs/results by default, runs/table1-quick with --quick."""
+    """Folder for quality.csv and quality.md; docs/results by default, runs/quick with --quick."""
     runs: Path = Path("runs/compare")
     """Folder for the runs, that of compare_heads.py by default: tensorboard --logdir RUNS."""
     quick: bool = False
@@ -111,6 +111,10 @@ class Config:
         """What is wrong with the flags."""
         unknown = [name for name in self.models if name not in MODELS]
         found = [f"--models {name}: expected some of {', '.join(MODELS)}" for name in unknown]
+        if not self.models:
+            found.append(f"--models: name at least one of {', '.join(MODELS)}")
+        if not self.hidden_sizes:
+            found.append("--hidden-sizes: name at least one")
         for name in ("steps", "batch_size", "eval_tokens", "threads"):
             if getattr(self, name) < 1:
                 found.append(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
@@ -223,6 +227,20 @@ def shared_settings(row: Row) -> str:
     return " ".join(words[:place] + words[place + 2 :])
 
 
+def flags_of(rows: Sequence[Row]) -> dict[str, Sequence[object]]:
+    """The flags of this script that train what rows with the same settings hold."""
+    values = values_of(shared_settings(rows[0]))
+    if values.get("--num-layers") != ["8"]:
+        return {"--quick": ()}
+    return {
+        "--data": values["--data"],
+        "--hidden-sizes": sorted({size_of(row) for row in rows}),
+        "--seeds": sorted({int(row["seed"]) for row in rows}),
+        "--steps": values["--max-steps"],
+        **{flag: values[flag] for flag in ("--batch-size", "--lr", "--eval-tokens") if flag in values},
+    }
+
+
 def judge_of(rows: Sequence[Row]) -> str | None:
     """Who graded most of these rows: the scores of two judges do not mix. None if nobody did."""
     judges = [row.get("judge", "") for row in rows if row.get("grammar")]
@@ -234,11 +252,11 @@ def document(rows: Sequence[Row], older: Sequence[Row] = ()) -> str:
     lines = [
         "# Table 1: quality",
         "",
-        "Made by `python scripts/table1_quality.py` from [its record](quality.csv). The paper grades stories "
-        "(grammar, creativity, consistency, plot, from 1 to 10, and the writer's age) after one epoch of "
-        "TinyStories and gives no loss. Here the models have seen less text, as the heading says; compare "
-        "them with each other. Validation loss in nats; ± is half of a 95 % interval over seeds (Student t), "
-        "n the number of seeds.",
+        "Made by the command below each table from [its record](quality.csv); then the command of each "
+        "model. The paper grades stories (grammar, creativity, consistency, plot, from 1 to 10, and the "
+        "writer's age) after one epoch of TinyStories and gives no loss. Here the models have seen less "
+        "text, as the heading says; compare them with each other. Validation loss in nats; ± is half of a "
+        "95 % interval over seeds (Student t), n the number of seeds.",
     ]
     for setting, size in dict.fromkeys((shared_settings(row), row["data_bytes"]) for row in rows):
         mine = [row for row in rows if (shared_settings(row), row["data_bytes"]) == (setting, size)]
@@ -254,9 +272,15 @@ def document(rows: Sequence[Row], older: Sequence[Row] = ()) -> str:
             "",
             quality_table(mine),
             "",
+            command_with("scripts/table1_quality.py", flags_of(mine)),
+            "",
             "```bash",
             f'settings="{setting}"',
-            *(f"train_lm $settings --hidden-size 128 {MODELS[name].flags}  # {name}" for name in ORDER),
+            *(
+                f"train_lm $settings --hidden-size {size} {MODELS[name].flags}  # {name}"
+                for name in ORDER
+                for size in sorted({size_of(row) for row in mine if row["contender"] == name})
+            ),
             "```",
         ]
     if older:
@@ -305,7 +329,7 @@ def main(config: Config) -> None:
     """Train, grade, tabulate."""
     if problems := config.check():
         raise ScriptError("; ".join(problems))
-    out = config.out or Path("runs/table1-quick" if config.quick else "docs/results")
+    out = config.out or (QUICK if config.quick else RESULTS)
     if not config.redraw:
         make_folder(out)  # now, not after hours of training
     record, page = out / "quality.csv", out / "quality.md"

@@ -104,7 +104,7 @@ class Config:
     """Memory of a training step of GPT-2, GPT-Neo and ours, and on which GPU it fits."""
 
     quick: bool = False
-    """Two small shapes, to see that everything works; written to runs/quick-results."""
+    """Two small shapes, to see that everything works; written to runs/quick."""
     gpu: tuple[Literal["t4", "a10g", "l40s", "a100-40", "a100", "h100"], ...] = ("t4", "a10g", "l40s")
     """The GPUs to judge by; several can be named."""
     out: Path | None = None
@@ -192,6 +192,8 @@ def pages(rows: list[dict[str, Any]], sizes: dict[str, Shape], config: Config) -
     ]
     if not config.quick:
         parts += against_the_paper(rows, peaks)
+    beside = "" if config.quick else ", paper / here"
+    names = [f"{name}{beside}" for name in ("GPT-2", "GPT-Neo", "ours (grouped)")]
     for key in SETTINGS:
         lines, differences = [], []
         for gpu in config.gpu:
@@ -202,7 +204,7 @@ def pages(rows: list[dict[str, Any]], sizes: dict[str, Shape], config: Config) -
                 for index, model in enumerate(COLUMNS):
                     here = verdict(card, peaks[key, size, model])
                     theirs = "-" if paper is None else _paper_cell(paper[index])
-                    cells.append(f"{theirs} / {here}")
+                    cells.append(here if config.quick else f"{theirs} / {here}")
                     if paper is not None and (paper[index] is None) == card.fits(peaks[key, size, model]):
                         told = f"{card.name}, {size}, {model}: paper {theirs}, here {here}; "
                         differences.append(told + reason(key, card, size, model, peaks))
@@ -213,12 +215,11 @@ def pages(rows: list[dict[str, Any]], sizes: dict[str, Shape], config: Config) -
             f"## {TITLES[key]}",
             f"`{key}`. {NOTES[key]} {shares(rows, key, next(iter(sizes)))}",
             table(
-                ["GPU", "size", *(f"{name}, paper / here" for name in ("GPT-2", "GPT-Neo", "ours (grouped)")),
-                 "grouped-linear", "grouped, best settings"],
+                ["GPU", "size", *names, "grouped-linear", "grouped, best settings"],
                 lines,
                 left=2,
             ),
-        ]  # fmt: skip
+        ]
         if differences:
             parts += [
                 "Verdicts that differ from the paper's:",
@@ -249,6 +250,8 @@ def shares(rows: list[dict[str, Any]], key: str, size: str) -> str:
 def reason(key: str, card: GPU, size: str, model: str, peaks: Peaks) -> str:
     """What is known about a verdict that is another than the paper's."""
     peak = peaks[key, size, model]
+    left = (card.usable - peak) / 2**30
+    narrow = abs(left) < 0.1 * card.usable / 2**30
     if not card.fits(peak):
         fitting = [other for other in SETTINGS if card.fits(peaks[other, size, model])]
         told = ", ".join(f"`{other}` ({peaks[other, size, model] / 2**30:.1f})" for other in fitting)
@@ -258,10 +261,10 @@ def reason(key: str, card: GPU, size: str, model: str, peaks: Peaks) -> str:
                 other = peaks[key, smaller, model]
                 fits = "fits" if card.fits(other) else "does not fit either"
                 why += f"; with the 8 layers that the paper states it takes {other / 2**30:.1f} and {fits}"
-        return why
-    left, paper = (card.usable - peak) / 2**30, peaks[PAPER_SETTING, size, model]
+        return f"only {-left:.2f} GiB too much, and {why}" if narrow else why
+    paper = peaks[PAPER_SETTING, size, model]
     why = [] if key == PAPER_SETTING else [f"{100 * (1 - peak / paper):.0f} % less than under `paper`"]
-    if left < 0.1 * card.usable / 2**30:
+    if narrow:
         why.append(f"only {left:.2f} GiB are left for the allocator's fragmentation")
     return ", and ".join(why) or "not explained"
 
@@ -376,7 +379,8 @@ def draw(rows: list[dict[str, Any]], sizes: dict[str, Shape], gpus: tuple[str, .
         panel.set_xticks(places, [*MODELS] * len(keys), rotation=40, ha="right", rotation_mode="anchor",
                          fontsize=7.5, color=MUTED)  # fmt: skip
         layers = f"hidden {sizes[size].hidden_size}, {sizes[size].num_layers} layers"
-        panel.set_title(f"{size} parameters ({layers})", fontsize=10, loc="left", color=INK)
+        name = f"{size} parameters" if size in SIZES else size
+        panel.set_title(f"{name} ({layers})", fontsize=10, loc="left", color=INK)
         panel.set_ylabel("GiB", fontsize=8.5, color=MUTED)
         panel.tick_params(axis="y", labelsize=8, colors=MUTED, length=0)
         panel.tick_params(axis="x", length=0)

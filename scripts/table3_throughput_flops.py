@@ -12,7 +12,7 @@ throughput_flops.md and throughput_flops.csv; what --only leaves out is kept fro
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -51,7 +51,7 @@ class Config:
     only: Literal["all", "flops", "throughput"] = "all"
     """Measure only this."""
     quick: bool = False
-    """Two small shapes, to see that everything works; written to runs/quick-results."""
+    """Two small shapes, to see that everything works; written to runs/quick."""
     repeats: int = 5
     """Turns of each contender; those slower than five seconds a step take two."""
     threads: int = 1
@@ -135,27 +135,40 @@ def _flops_pages(rows: dict[tuple[str, str], dict[str, Any]], sizes: dict[str, S
     paper_lines, lines = [], []
     for size in sizes:
         here = {model: giga(size, model, "multiply_adds") for model in MODELS}
-        paper = dict(zip(PAPER_MODELS, PAPER[size][1], strict=True))
-        cells = [f"{paper[model]:.2f} / {here[model]:.2f}" for model in PAPER_MODELS]
+        paper = PAPER[size][1] if size in PAPER else None
+        cells = beside(paper, [here[model] for model in PAPER_MODELS], ".2f")
         cells[1] += f" ({giga(size, 'GPT-Neo', 'forward_flops') / 2:.2f})"
-        ratio = f"{paper['GPT-2'] / paper['grouped']:.1f}x / {here['GPT-2'] / here['grouped']:.1f}x"
+        (ratio,) = beside(paper and [paper[0] / paper[2]], [here["GPT-2"] / here["grouped"]], ".1f", "x")
         paper_lines.append([size, *cells, f"{here['grouped-linear']:.2f}", ratio])
         for column, title in (("forward_flops", "forward"), ("step_flops", "training step")):
             here = {model: giga(size, model, column) for model in MODELS}
             ratio = f"{here['GPT-2'] / here['grouped']:.1f}x"
             lines.append([size, title, *(f"{value:.2f}" for value in here.values()), ratio])
-    names = [f"{model}, paper / here" for model in ("GPT-2", "GPT-Neo", "ours (grouped)")]
     return [
         "## FLOPs, in the paper's convention",
         "Billions of multiply-adds of linear layers in one forward pass of one sequence, without attention "
         "scores; in brackets with them.",
-        table(["size", *names, "grouped-linear", "GPT-2 / ours"], paper_lines),
+        table(["size", *titles(sizes), "grouped-linear", "GPT-2 / ours"], paper_lines),
         *([findings(rows)] if sizes is SIZES else []),
         "## FLOPs, by torch's counter",
         "Billions of floating-point operations for one sequence, two for a multiply-add, attention included "
         "(torch counts causal attention as if every token attended to all).",
         table(["size", "pass", *MODELS, "GPT-2 / grouped"], lines, left=2),
     ]
+
+
+def titles(sizes: Iterable[str]) -> list[str]:
+    """Of the columns that the paper has, too, unless the sizes are others."""
+    rest = ", paper / here" if set(sizes) <= set(PAPER) else ""
+    return [f"{model}{rest}" for model in ("GPT-2", "GPT-Neo", "ours (grouped)")]
+
+
+def beside(paper: Sequence[float] | None, here: Sequence[float], spec: str, unit: str = "") -> list[str]:
+    """Figures, each after the paper's if it has them."""
+    ours = [f"{value:{spec}}{unit}" for value in here]
+    if paper is None:
+        return ours
+    return [f"{theirs:{spec}}{unit} / {value}" for theirs, value in zip(paper, ours, strict=True)]
 
 
 def findings(rows: dict[tuple[str, str], dict[str, Any]]) -> str:
@@ -187,14 +200,13 @@ def _throughput_pages(rows: dict[tuple[str, str], dict[str, Any]], sizes: list[s
     lines = []
     for size in sizes:
         here = {model: float(rows[size, model]["tokens_per_s"]) for model in MODELS}
-        paper = dict(zip(PAPER_MODELS, PAPER[size][0], strict=True))
-        cells = [f"{paper[model]:,} / {here[model]:,.0f}" for model in PAPER_MODELS]
-        ratio = f"{paper['grouped'] / paper['GPT-2']:.1f}x / {here['grouped'] / here['GPT-2']:.1f}x"
+        paper = PAPER[size][0] if size in PAPER else None
+        cells = beside(paper, [here[model] for model in PAPER_MODELS], ",.0f")
+        (ratio,) = beside(paper and [paper[2] / paper[0]], [here["grouped"] / here["GPT-2"]], ".1f", "x")
         linear = f"{here['grouped-linear'] / here['GPT-2']:.1f}x"
         batch = rows[size, "GPT-2"]["batch_size"]
         lines.append([size, batch, *cells, f"{here['grouped-linear']:,.0f}", ratio, linear])
     row = rows[sizes[0], "GPT-2"]
-    names = [f"{model}, paper / here" for model in ("GPT-2", "GPT-Neo", "ours (grouped)")]
     return [
         "## Throughput",
         "Tokens a second in training, the paper's on one L40S with 32 sequences a step; here whole steps "
@@ -202,7 +214,7 @@ def _throughput_pages(rows: dict[tuple[str, str], dict[str, Any]], sizes: list[s
         f"{row['repeats']} turns, the contenders one after the other in processes of their own. Compare the "
         "ratios.",
         table(
-            ["size", "sequences", *names, "grouped-linear", "ours / GPT-2, paper / here",
+            ["size", "sequences", *titles(sizes), "grouped-linear", "ours / GPT-2",
              "grouped-linear / GPT-2"],
             lines,
         ),

@@ -8,11 +8,24 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_python_example_runs():
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+def run_examples(page):
+    """What the Python examples of a page print."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     assert blocks
-    for block in blocks:
-        subprocess.run([sys.executable, "-c", block], check=True, cwd=ROOT)
+    command = [sys.executable, "-c"]
+    return [subprocess.check_output([*command, block], cwd=ROOT, text=True) for block in blocks]
+
+
+def test_the_python_example_runs():
+    run_examples("README.md")
+
+
+def test_the_example_of_measuring_runs():
+    (printed,) = run_examples("docs/measure.md")
+    flat, verdict, ours, our_verdict = printed.splitlines()
+    assert (verdict, our_verdict) == ("out of memory on a T4", "fits on a T4")
+    parts = ("parameters", "gradients", "optimiser", "activations", "logits")
+    assert all(f"'{part}'" in line for part in parts for line in (flat, ours))
 
 
 def test_every_make_target_it_names_exists():

@@ -132,8 +132,13 @@ def _attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
-    """`F.scaled_dot_product_attention` by the GPU's kernel."""
+    """`F.scaled_dot_product_attention` by the GPU's kernel.
+
+    Of the kernels only flash takes fewer heads of keys and values than of queries; without it torch falls
+    back to the plain product, which keeps all [L, L] scores.
+    """
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
@@ -141,6 +146,9 @@ def _attention(
     if kernel == "flash" and attn_mask is None:
         flash = torch.ops.aten._scaled_dot_product_flash_attention
         return flash(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    if enable_gqa and key.shape[-3] != query.shape[-3]:
+        plain = torch.ops.aten._scaled_dot_product_attention_math
+        return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=True)[0]
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention
     needs_grad = torch.is_grad_enabled() and query.requires_grad
     return efficient(query, key, value, attn_mask, needs_grad, dropout_p, is_causal, scale=scale)[0]

@@ -2,22 +2,28 @@
 
 A step that needs 40 GB of a GPU is measured in seconds on a laptop. Every tensor that one operator hands to
 another is seen, with the moment it is made and the moment nobody holds it any more; what an operator
-allocates and frees inside itself is not. `sqrtvocab.measure.gpu` makes the step choose the operators that a
-GPU would.
+allocates and frees inside itself is not, except in the adaptive head's, where it is most of the work.
+`sqrtvocab.measure.gpu` makes the step choose the operators that a GPU would.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
+import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+import sqrtvocab.heads.segments  # noqa: F401  defines the operators of `_INSIDE`
+from sqrtvocab.heads.base import block_rows
 
 AGREES_WITHIN = 0.005
 """Of what a step really allocates on a CPU; the tests hold `simulate` to it."""
@@ -77,7 +83,15 @@ class _Ledger(TorchDispatchMode):
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self.number(leaf)
+        if inside := _INSIDE.get(func):
+            self._pass(inside(*args))
         return result
+
+    def _pass(self, size: int) -> None:
+        """Bytes that were held while an operator worked."""
+        number, size = len(self.parts), -(-size // self.round_to) * self.round_to
+        self.parts.append(self.part)
+        self.events += [(number, size), (number, -size)]
 
     def number(self, tensor: Tensor) -> int:
         """The number of the tensor's storage, a new one if it was not known."""
@@ -124,6 +138,11 @@ def simulate(make: Callable[[], Training], round_to: int = 1) -> Memory:
     The step is taken twice, for in the second one the optimiser has its state. "Logits" is everything made
     from the moment `output_layer` begins its forward pass until the gradient of its input is ready, except
     the gradients of parameters: logits, their softmax, the gradients of both, for any kind of output layer.
+    If its input needs no gradient (a frozen backbone), they last until the end of the backward pass.
+
+    What the adaptive head holds depends on the data; it is counted as if every tail had a full block of rows
+    to score, which is the most it can take. A model of `transformers` is taken to see one text in each row,
+    not several packed into one.
 
     Args:
         make: builds model and optimiser. It runs with fake tensors: it must not look at data.
@@ -135,24 +154,72 @@ def simulate(make: Callable[[], Training], round_to: int = 1) -> Memory:
         for tensor in (*parameters, *training.model.buffers()):
             ledger.label(tensor, "parameters")
         for parameter in parameters:
-            parameter.register_post_accumulate_grad_hook(lambda p: ledger.label(p.grad, "gradients"))
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(lambda p: ledger.label(p.grad, "gradients"))
         if training.output_layer is not None:
-            training.output_layer.register_forward_pre_hook(_logits_begin(ledger))
-        for _ in range(2):
-            training.loss().backward()
-            with ledger.making("optimiser"):
-                training.optimizer.step()
-            training.optimizer.zero_grad(set_to_none=True)
+            training.output_layer.register_forward_pre_hook(_logits_begin(ledger), with_kwargs=True)
+        with _one_text_a_row():
+            for _ in range(2):
+                training.loss().backward()
+                ledger.part = "activations"
+                with ledger.making("optimiser"):
+                    training.optimizer.step()
+                training.optimizer.zero_grad(set_to_none=True)
         return ledger.at_peak()
 
 
-def _logits_begin(ledger: _Ledger) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+def _logits_begin(ledger: _Ledger) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
     def ended(gradient: Tensor) -> None:
         ledger.part = "activations"
         ledger.label(gradient, "activations")
 
-    def begin(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         ledger.part = "logits"
-        inputs[0].register_hook(ended)
+        inputs = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        hidden = next((tensor for tensor in inputs if tensor.requires_grad), None)
+        if hidden is not None:
+            hidden.register_hook(ended)
 
     return begin
+
+
+def _one_text_a_row() -> AbstractContextManager[Any]:
+    """Keeps `transformers`, where it is in use, from building a [B, 1, L, L] mask that no real step has.
+
+    It looks at the positions for several texts in one row. It cannot see those of fake tensors, and builds
+    the mask to be safe. "None" is what it would find.
+    """
+    masking = sys.modules.get("transformers.masking_utils")
+    if masking is None:
+        return nullcontext()
+    return patch.object(masking, "find_packed_sequence_indices", lambda position_ids: None)
+
+
+def _inside_segment_nll(rows: Tensor, weight: Tensor, *_: Any) -> int:
+    """A block's logits, widened if they are in half precision, and their log-softmax."""
+    block = _blocks(rows, weight)[0]
+    return block * (8 if rows.itemsize == 4 else rows.itemsize + 8)
+
+
+def _inside_segment_nll_backward(grad: Tensor, rows: Tensor, weight: Tensor, *_: Any) -> int:
+    """A block's logits and softmax, beside the gradient of the logits of the block before; and the rest."""
+    first, second = _blocks(rows, weight)
+    half = rows.itemsize < 4
+    kept = (4 + rows.itemsize if half else 4) * first  # a block's gradient, until the next one's is there
+    product = weight.numel() * weight.itemsize  # what a block adds to the gradient of the weight
+    sums = 4 * (weight.numel() + weight.shape[0]) if half else 0  # of gradients, in float32
+    return sums + max(8 * first, kept + 8 * second, kept + product)
+
+
+def _blocks(rows: Tensor, weight: Tensor) -> tuple[int, int]:
+    """The elements [B, C] of the first and the second block, if all rows belong to the segment."""
+    step = block_rows(weight.shape[0])
+    first = min(rows.shape[0], step)
+    return first * weight.shape[0], min(rows.shape[0] - first, step) * weight.shape[0]
+
+
+# The most bytes that an operator holds beside its results while it works.
+_INSIDE: dict[Any, Callable[..., int]] = {
+    torch.ops.sqrtvocab.segment_nll.default: _inside_segment_nll,
+    torch.ops.sqrtvocab.segment_nll_backward.default: _inside_segment_nll_backward,
+}

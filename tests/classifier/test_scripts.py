@@ -33,7 +33,7 @@ def test_the_figure_of_a_run(finished, tmp_path):
     page = (tmp_path / "new" / "figure.md").read_text()
     assert f"{scored[-1]['loss/validation']:.3f}" in page
     assert "\ntrain_classifier --" in page
-    assert f"--out {finished.name}\n" in page
+    assert f"--out {finished.name}/\n" in page
     assert "python scripts/figure_classification.py " in page
     assert not any(str(folder) in page for folder in (tmp_path, *list(finished.parents)[:-1]))
 
@@ -74,9 +74,9 @@ def test_quick_figure(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)}
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    page = (tmp_path / "runs" / "quick-results" / "classification.md").read_text()
+    page = (tmp_path / "runs" / "quick" / "classification.md").read_text()
     assert "minutes" not in page.split("```")[0]
-    assert (tmp_path / "runs" / "quick-results" / "classification.png").stat().st_size > 10_000
+    assert (tmp_path / "runs" / "quick" / "classification.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow

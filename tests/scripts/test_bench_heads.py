@@ -33,6 +33,7 @@ def test_a_small_shape(tmp_path):
         (("--repeats", 0), "--repeats must be at least 1"),
         (("--shape", 0, 1, 1), "--shape must be positive"),
         (("--json", "/no/such/folder/x.json"), "--json: no folder /no/such/folder"),
+        (("--bogus",), "Unrecognized options: --bogus"),
     ],
 )
 def test_bad_flags(arguments, message):

@@ -4,12 +4,15 @@ import csv
 import json
 import math
 import os
+import re
+import shlex
 import signal
 import statistics
 import subprocess
 import threading
 
 import pytest
+import tyro
 from PIL import Image
 
 FLAGS = {
@@ -90,7 +93,7 @@ def test_table_and_figure_of_a_record(call, tmp_path):
     assert cells[2:5] == ["3", f"4.017 ± {half:.3f}", f"−0.117 ± {gap:.3f}"]
     assert cells[6:] == ["25.0 ± 0.0 %", "100", "10.00", "1.50", "1,234,567", "4,321"]
     assert "| 1 | 5.000 | +1.000 |" in lines[2]  # one seed: no interval
-    assert "## 10 steps of 4,096 tokens" in page
+    assert "## 10 steps of 4,096 tokens\n" in page
     assert f'settings="{SETTINGS}"\n' in page
     assert f"train_lm $settings {FLAGS['flat-chunked']}  # flat-chunked\n" in page
     assert f"`grouped-linear` less `flat-chunked` −0.117 ± {gap:.3f} (n = 3)" in page
@@ -142,6 +145,67 @@ def test_other_settings_are_another_section(call, tmp_path):
     assert call("compare_heads.py", "lm", "--redraw", "--out", tmp_path).returncode == 0
     page = (tmp_path / "heads_lm.md").read_text()
     assert page.index("## 10 steps of 4,096 tokens") < page.index("## 20 steps of 2,048 tokens")
+
+
+def at_rate(rate, name, losses):
+    settings = f"{SETTINGS} --lr {rate} --schedule cosine"
+    return [row(name, seed, loss, 10.0, settings=settings) for seed, loss in enumerate(losses)]
+
+
+def test_each_head_at_its_best_learning_rate(script):
+    compare = script("compare_heads")
+    comparison = compare.COMPARISONS["lm"]
+    flat = at_rate("0.001", "flat-chunked", (4.0, 4.2)) + at_rate("0.002", "flat-chunked", (4.1, 4.3))
+    ours = at_rate("0.001", "grouped-linear", (4.1, 4.3)) + at_rate("0.002", "grouped-linear", (3.9, 3.9))
+    once = at_rate("0.001", "grouped", (1.0,))  # at one rate only: nothing to choose from
+    ((title, table),) = compare.best_rates(flat + ours + once, comparison).items()
+    assert title == "10 steps of 4,096 tokens"
+    # Student's t for two values is 12.706: the losses differ by 0.2, the gaps by 0.1 and 0.3.
+    assert table.splitlines()[2:] == [
+        "| `grouped-linear` | 0.002 | 0.001, 0.002 | 2 | 3.900 ± 0.000 | −0.200 ± 1.271 (n = 2) |",
+        "| `flat-chunked` | 0.001 | 0.001, 0.002 | 2 | 4.100 ± 1.271 |  |",
+    ]
+    assert compare.best_rates(flat + ours[:2], comparison) == {}  # only the flat head has several
+    other = [{**each, "data_bytes": "7"} for each in ours[2:]]  # of another text
+    assert compare.best_rates(flat + ours[:2] + other, comparison) == {}
+    page = compare.document(flat + ours, comparison, "figure.png")
+    assert f"## Each at its best learning rate: {title}\n" in page
+    assert all(f"## {title}, learning rate {rate}\n" in page for rate in ("0.001", "0.002"))
+    assert "best learning rate" not in compare.document(flat, comparison, "figure.png")
+
+
+def test_a_section_tells_the_command_that_makes_it_again(script):
+    compare = script("compare_heads")
+    lm = compare.LmConfig(data="stories:50", hidden_size=64, steps=30, batch_size=4, lr=0.003)
+    images = compare.ImagesConfig(steps=20, only=("texture=none", "size=large,huge"))
+    for config, kind in ((lm, compare.LmConfig), (images, compare.ImagesConfig)):
+        comparison = compare.COMPARISONS["lm" if kind is compare.LmConfig else "images"]
+        job = compare.plan(config, comparison, [])[0]
+        key = dict(zip(script("records").KEY, job.key, strict=True))
+        rows = [{**row("grouped", seed, 4.0, 1.0), **key, "seed": str(seed)} for seed in (0, 2)]
+        page = compare.document(rows, comparison, "figure.png")
+        (command,) = re.findall(r"```bash\npython scripts/compare_heads.py (.*)\n```", page)
+        name, *flags = shlex.split(command)
+        again = tyro.cli(kind, args=flags)
+        assert name == comparison.name
+        assert again.seeds == (0, 2)
+        assert compare.plan(again, comparison, rows)[0].settings == job.settings
+        assert job.key[2:] in {each.key[2:] for each in compare.plan(again, comparison, [])}
+
+
+def test_the_figure_of_many_sections(script, tmp_path):
+    """Steps between 0.8 and 1.2 seconds have several figures on their axis, and the file stays small."""
+    compare = script("compare_heads")
+    rates = [f"{rate / 1000:g}" for rate in range(1, 7)]
+    rows = [each for rate in rates for name in FLAGS for each in at_rate(rate, name, (4.0, 4.1))]
+    for number, each in enumerate(rows):
+        each["seconds_per_step"] = str(0.8 + 0.4 * number / len(rows))
+    compare.draw(rows, compare.COMPARISONS["lm"], tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size < 300_000
+    with Image.open(tmp_path / "figure.png") as figure:
+        assert figure.height > 6 * 500
+    for spread in (1.05, 1.5, 4.0, 30.0):
+        assert 3 <= len(compare.ticks(1.0, spread).tick_values(0.8, 1.2 * spread)) <= 14
 
 
 # ---- the record ----
@@ -216,8 +280,6 @@ def test_a_row_tells_whose_embedding_was_clustered(script, tmp_path):
 
 
 def test_every_contender_is_a_command_that_its_trainer_takes(script):
-    import tyro
-
     from classifier.config import TrainConfig as ImagesTrainConfig
     from lm.config import TrainConfig as LmTrainConfig
 

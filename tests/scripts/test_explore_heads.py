@@ -2,6 +2,8 @@
 
 import csv
 import importlib.util
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import tyro
+
+from lm.stories import stories
+from lm.tokenizer import END
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "explore_heads.py"
 V = 300
@@ -95,6 +101,12 @@ def test_page_takes_the_seeds_together(script):
     # Student's t for two values is 12.706, their standard error 0.5.
     assert "| `tied` | tied | 2 | 5.000 ± 6.353 | +0.500 ± 0.000 | 9 | 1,234 |" in page
     assert "| `other` | other | 1 | 3.000 | −1.000 | 9 | 1,234 |" in page
+    commands = re.findall(r"```bash\npython scripts/explore_heads.py (.*)\n```", page)
+    configs = [tyro.cli(explore.Config, args=shlex.split(command)) for command in commands]
+    assert configs == [
+        explore.Config(data="text", seed=seed, **dict.fromkeys(set(explore.SETTINGS) - {"seed"}, 8))
+        for seed in (0, 1)
+    ]
 
 
 def test_an_unknown_idea_is_named():
@@ -102,3 +114,26 @@ def test_an_unknown_idea_is_named():
     assert result.returncode == 2
     assert "--ideas magic: expected some of grouped-linear" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_hidden_size_that_its_heads_cannot_share(call):
+    result = call("explore_heads.py", "--hidden-size", 65)
+    said = "explore_heads: --hidden-size 65 must be a multiple of --num-attention-heads 2\n"
+    assert (result.returncode, result.stderr) == (2, said)
+
+
+@pytest.mark.slow
+def test_a_folder_keeps_its_slash(call, tmp_path):
+    """Rows made before it did are known as they are."""
+    (tmp_path / "tinystories").mkdir()
+    (tmp_path / "tinystories" / "train.txt").write_text(END.join(stories("train", 60)))
+    shape = "--steps 1 --batch-size 1 --seq-len 16 --hidden-size 8 --num-layers 1 --eval-tokens 32"
+    flags = ["--data", tmp_path / "tinystories", *shape.split(), "--ideas", "light"]
+    out = tmp_path / "ideas.csv"
+    assert call("explore_heads.py", *flags, "--out", out).returncode == 0
+    before = out.read_text()
+    assert "light,tinystories/," in before
+    out.write_text(before.replace("tinystories/", "tinystories"))
+    again = call("explore_heads.py", *flags, "--out", out)
+    assert "light: is in" in again.stderr
+    assert "--data tinystories/ --steps 1" in out.with_suffix(".md").read_text()

@@ -66,6 +66,12 @@ def test_the_table_of_a_record(call, script, tmp_path):
     assert table["ours: GPT-2 with the default head", "128"][-2:] == ["not in the paper", "no judge"]
     assert page.count("## 10 steps of 4,096 tokens") == 1
     assert "Our scores are those of strict." in page
+    command = "--data text/ --hidden-sizes 128 256 --seeds 0 1 2 --steps 10"
+    assert f"```bash\npython scripts/table1_quality.py {command}\n```" in page
+    sizes = re.findall(r"--hidden-size (\d+) .* # (\S+)\n", page.partition("settings=")[2])
+    assert sizes == [
+        ("128", "flat-tied"), ("256", "flat-tied"), ("128", "grouped"), ("128", "grouped-linear")
+    ]  # fmt: skip
     assert "by an older definition: `flat-tied` (`--head flat`)." in page
 
 
@@ -90,6 +96,8 @@ def test_what_compare_heads_has_trained_is_taken_as_it_is(script, tmp_path):
     [
         ((), "--data must name the text"),
         (("--data", "stories", "--models", "gpt5"), "--models gpt5: expected some of grouped, "),
+        (("--data", "stories", "--hidden-sizes"), "--hidden-sizes: name at least one"),
+        (("--data", "stories", "--models"), "--models: name at least one of grouped, "),
         (("--data", "stories", "--hidden-sizes", "100", "--steps", "0"), "--hidden-sizes 100: expected"),
     ],
 )  # fmt: skip

@@ -39,15 +39,16 @@ def test_table2(tmp_path):
         assert len(parts) == 5
         assert sum(parts) == int(row["peak_bytes"])
     for setting in ("paper", "eager", "fp32", "half", "best"):
-        assert peaks[setting, "8.1 M", "GPT-2"] > peaks[setting, "8.1 M", "grouped"]
+        assert peaks[setting, "tiny", "GPT-2"] > peaks[setting, "tiny", "grouped"]
     # The copy of the logits, and the copy that is kept: 2 x 32 tokens of 2,000 floats each.
-    assert peaks["paper", "8.1 M", "GPT-2"] > peaks["fp32", "8.1 M", "GPT-2"] + 0.9 * 4 * 2 * 32 * 2000
-    assert peaks["eager", "8.1 M", "grouped"] > peaks["fp32", "8.1 M", "grouped"]
-    assert peaks["best", "8.1 M", "grouped"] < peaks["half", "8.1 M", "grouped"]
+    assert peaks["paper", "tiny", "GPT-2"] > peaks["fp32", "tiny", "GPT-2"] + 0.9 * 4 * 2 * 32 * 2000
+    assert peaks["eager", "tiny", "grouped"] > peaks["fp32", "tiny", "grouped"]
+    assert peaks["best", "tiny", "grouped"] < peaks["half", "tiny", "grouped"]
     page = (tmp_path / "results" / "memory.md").read_text()
     assert "Against the paper's figures" not in page  # these are other shapes
+    assert "paper / here" not in page
     assert "table2_memory.py --quick" in page
-    assert "| H100 80 GB | 8.1 M |" in page
+    assert "| H100 80 GB | tiny |" in page
     assert 10_000 < (tmp_path / "results" / "memory.png").stat().st_size < 300_000
 
 
@@ -55,7 +56,7 @@ def test_quick_results_have_a_folder_of_their_own(script, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     folder = script("results").folder
     assert folder(None) == Path("docs/results")
-    assert folder(None, quick=True) == Path("runs/quick-results")
+    assert folder(None, quick=True) == Path("runs/quick")
     assert folder(tmp_path / "x", quick=True) == tmp_path / "x"
 
 
@@ -63,10 +64,19 @@ def test_commands_on_pages_do_not_tell_where_folders_lie(script, tmp_path, monke
     results, here = script("results"), tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    words = [here / "runs" / "a", tmp_path / "b", "--out", here / "x.png", f"--data={tmp_path / 'text'}"]
+    (tmp_path / "tinystories").mkdir()
+    words = [
+        here / "runs" / "a",
+        tmp_path / "b",
+        "--data",
+        "../tinystories",
+        "--out",
+        here / "x.png",
+        f"--data={tmp_path / 'text'}",
+    ]
     words += ["../c", "d/e", "--only", "shape=circle,star", "--steps", "3"]
     monkeypatch.setattr(sys, "argv", ["/somewhere/scripts/draw.py", *map(str, words)])
-    shown = "runs/a b --out x.png --data=text c d/e --only shape=circle,star --steps 3"
+    shown = "runs/a b --data tinystories/ --out x.png --data=text c d/e --only shape=circle,star --steps 3"
     assert results.command_line() == f"```bash\npython scripts/draw.py {shown}\n```"
     assert results.shown_path("d/e") == "d/e"
 
@@ -101,9 +111,10 @@ def test_memory_page_from_made_up_rows(script):
     page = "\n".join(table2.pages(rows, table2.SIZES, table2.Config()))
     assert "which makes 40 M parameters; with 11 layers there are 50 M" in page
     assert "- above: refuted: GPT-Neo at 8.1 M, 15.0 against 13." in page
-    assert "T4, 8.1 M, GPT-Neo: paper 13, here oom (15.0); it fits under `eager` (2.0), `fp32` (2.0)" in page
+    assert "T4, 8.1 M, GPT-Neo: paper 13, here oom (15.0); only 0.75 GiB too much, and it fits" in page
     assert "L40S, 659 M, GPT-2: paper oom, here 5.0; 89 % less than under `paper`." in page
     assert "T4, 8.1 M, GPT-2: paper oom, here 14.0; only 0.25 GiB are left" in page
+    assert "too much, and it fits under `eager` (2.0), `fp32` (2.0)" in page
     assert "- near: at most 5 % below the paper's, or above by less than its rounding: GPT-2 at 8.1 M" in page
     assert "Logits and what is made of them at 8.1 M: 0.5 of GPT-2's 14.0" in page
 
@@ -112,7 +123,7 @@ def test_table3_counts_and_keeps_what_it_does_not_measure(tmp_path):
     path = tmp_path / "throughput_flops.csv"
     timed = "tokens_per_s,batch_size,device,threads,repeats,machine"
     models = ("GPT-2", "GPT-Neo", "grouped", "grouped-linear")
-    lines = [f"8.1 M,{model},16,2000,123.0,2,cpu,1,1,M" for model in models]  # as if timed before
+    lines = [f"tiny,{model},16,2000,123.0,2,cpu,1,1,M" for model in models]  # as if timed before
     lines.append("8.1 M,GPT-2,128,50257,77.0,4,cpu,1,1,M")  # of another shape
     path.write_text("\n".join([f"size,model,hidden,vocab,{timed}", *lines]) + "\n")
     result = run("table3_throughput_flops", "--quick", "--only", "flops", "--out", tmp_path)
@@ -126,6 +137,7 @@ def test_table3_counts_and_keeps_what_it_does_not_measure(tmp_path):
     assert [row["tokens_per_s"] for row in rows] == 4 * ["123.0"] + 4 * [""]
     page = (tmp_path / "throughput_flops.md").read_text()
     assert "on cpu (M)" in page
+    assert "paper / here" not in page  # these are other shapes
     assert str(tmp_path) not in page
 
 
@@ -170,6 +182,27 @@ def test_another_file_in_the_place_of_the_record(tmp_path, script, name):
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
     assert f"{tmp_path / name}: not a record of this script" in result.stderr
     assert (tmp_path / name).read_text() == "a,b\n1,2\n"
+
+
+def test_a_record_that_is_no_text(tmp_path):
+    (tmp_path / "ablation.csv").write_bytes(b"groups,memory_settings\n\xff\xfe,1\n")
+    result = run("figure_ablation", "--only", "memory", "--quick", "--out", tmp_path)
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert f"{tmp_path / 'ablation.csv'}: not a record of this script: 'utf-8' codec" in result.stderr
+
+
+@pytest.mark.parametrize("least", [1, 2, 2000])
+def test_the_label_of_the_least_lies_within_its_panel(script, least):
+    """At the edges, too, where it would cover the figures of the axis."""
+    ablation = script("figure_ablation")
+    rows = [{"groups": g, "loss": abs(g - least) / 1000 + 5, "peak_bytes": ""} for g in (1, 2, 44, 2000)]
+    figure = ablation.draw(rows, ablation.Config(quick=True).shape())
+    figure.draw_without_rendering()
+    (panel,) = figure.axes
+    (label,) = [text for text in panel.texts if text.get_text().startswith("least")]
+    box, frame = label.get_window_extent(), panel.get_window_extent()
+    assert frame.x0 <= box.x0
+    assert box.x1 <= frame.x1
 
 
 @pytest.mark.slow
@@ -220,6 +253,9 @@ def test_ablation_loss(tmp_path):
         ("figure_ablation", ("--only", "memory", "--seed", -1), "--seed must not be negative"),
         ("table2_memory", ("--gpu", "h100"), "--gpu: without the paper's t4, a10g, l40s"),
         ("figure_ablation", ("--data", "auto"), "--data: name the text to train on"),
+        ("bench_classifier", ("--bogus",), "Unrecognized options: --bogus"),
+        ("bench_render", ("--bogus",), "Unrecognized options: --bogus"),
+        ("demo", ("--bogus",), "Unrecognized options: --bogus"),
     ],
 )
 def test_bad_flags(script, arguments, message):

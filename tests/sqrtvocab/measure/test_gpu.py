@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from sqrtvocab.measure.gpu import GPUS, as_on
 from sqrtvocab.measure.simulate import Training, simulate
@@ -156,3 +157,43 @@ def test_capacities():
     assert t4.fits(t4.usable)
     assert not t4.fits(t4.usable + 1)
     assert t4.usable < 14.3 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "kernel"),
+    [
+        ("a10g", torch.bfloat16, "flash"),
+        ("a10g", torch.float32, "math"),  # the memory-efficient kernel wants as many heads of all three
+        ("t4", torch.float16, "math"),
+    ],
+)
+def test_fewer_heads_of_keys_than_of_queries(gpu, dtype, kernel):
+    with FakeTensorMode(), as_on(GPUS[gpu]), Names() as operators:
+        query = torch.empty(2, 8, 32, 16, dtype=dtype, requires_grad=True)
+        key = torch.empty(2, 2, 32, 16, dtype=dtype, requires_grad=True)
+        out = F.scaled_dot_product_attention(query, key, key, is_causal=True, enable_gqa=True)
+        out.sum().backward()
+    assert (out.shape, query.grad.shape, key.grad.shape) == (query.shape, query.shape, key.shape)
+    names = " ".join(operators.names)
+    assert ("flash" in names, "softmax" in names) == (kernel == "flash", kernel == "math")
+
+
+def test_a_llama_with_grouped_queries():
+    def make(kv_heads):
+        text = LlamaConfig(
+            vocab_size=500, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+            num_attention_heads=8, num_key_value_heads=kv_heads,
+        )  # fmt: skip
+        model = LlamaForCausalLM(text)
+        ids = torch.zeros(2, 64, dtype=torch.int64)
+
+        def loss():
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return model(input_ids=ids, labels=ids, use_cache=False).loss
+
+        return Training(model, torch.optim.AdamW(model.parameters(), fused=True), loss, model.lm_head)
+
+    with as_on(GPUS["a10g"]):
+        two, eight = (simulate(lambda heads=heads: make(heads)) for heads in (2, 8))
+    assert two.activations < eight.activations
+    assert two.parameters == eight.parameters - 4 * 2 * 2 * 64 * (64 - 16)  # of 2 layers, keys and values

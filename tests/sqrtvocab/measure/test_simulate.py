@@ -9,6 +9,7 @@ from torch import nn
 from transformers import GPT2Config
 
 from lm.model import CompressedLM, CompressedLMConfig
+from sqrtvocab import make_head
 from sqrtvocab.measure import allocated_by
 from sqrtvocab.measure.gpu import GPU, GPUS, as_on
 from sqrtvocab.measure.simulate import AGREES_WITHIN, Training, simulate
@@ -91,7 +92,7 @@ def gpt2(
         model = CompressedLM(CompressedLMConfig(text_config=text, head=head)).train()
         ids = torch.zeros(batch, size["n_positions"], dtype=torch.int64)
     if checkpoint:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
     adam = torch.optim.AdamW(model.parameters(), fused=optimizer == "fused", foreach=False)
 
     def loss():
@@ -101,13 +102,6 @@ def gpt2(
     return Training(model, adam, loss, model.head)
 
 
-@pytest.fixture
-def no_packing(monkeypatch):
-    """`transformers` cannot see in fake positions that a row holds one text only, and builds a mask."""
-    monkeypatch.setattr("transformers.masking_utils.find_packed_sequence_indices", lambda position_ids: None)
-
-
-@pytest.mark.usefixtures("no_packing")
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("head", ["flat", "grouped", "grouped-linear"])
 def test_a_language_model_on_the_cpu(head, checkpoint):
@@ -119,7 +113,6 @@ def test_a_language_model_on_the_cpu(head, checkpoint):
         assert simulate(make).peak == pytest.approx(really(make), rel=AGREES_WITHIN)
 
 
-@pytest.mark.usefixtures("no_packing")
 @pytest.mark.parametrize("head", ["flat", "grouped"])
 def test_dropout_of_cuda_on_the_cpu(head):
     """The CPU, too, has CUDA's operator for dropout, but not its attention kernels."""
@@ -132,7 +125,6 @@ def test_dropout_of_cuda_on_the_cpu(head):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.usefixtures("no_packing")
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.1}, {"autocast": True}], ids=str)
 @pytest.mark.parametrize("head", ["flat", "grouped", "grouped-linear"])
 def test_a_language_model_on_a_gpu(head, options):
@@ -163,3 +155,53 @@ def test_what_would_not_fit():
 
     memory = simulate(make)
     assert memory.parameters == memory.gradients == 2**40
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [64, 1000, 4096])
+def test_the_adaptive_head_takes_at_most_so_much(rows, dtype):
+    """Its tails are scored inside one operator; with every class in the last tail that is all of it."""
+    classes = 6000
+
+    def make():
+        model = nn.Sequential(nn.Linear(D, D), make_head("adaptive", D, classes))
+        hidden, target = torch.zeros(rows, D), torch.full((rows,), classes - 1)
+
+        def loss():
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+                return model[1](model[0](hidden), target).loss
+
+        return Training(model, torch.optim.SGD(model.parameters(), foreach=False), loss, model[1])
+
+    memory, real = simulate(make), really(make)
+    assert memory.peak == pytest.approx(real, rel=AGREES_WITHIN)
+    assert memory.logits > real / 2
+
+
+def test_a_frozen_backbone():
+    rows = 16 * N
+
+    def make():
+        training = make_training(rows=rows)
+        training.model[0].requires_grad_(False)
+        return training
+
+    memory = simulate(make)
+    assert memory.peak == pytest.approx(really(make), rel=1e-4)
+    assert memory.logits >= 3 * 4 * rows * V
+    assert memory.optimiser == 2 * 4 * (512 * V + V) + 2 * 4  # two moments and the step of weight and bias
+
+
+def test_an_output_layer_called_by_keyword():
+    def make(keyword):
+        training = make_training(rows=16 * N)
+        first, relu, last = training.model
+        inputs, target = torch.zeros(16 * N, D), torch.zeros(16 * N, dtype=torch.int64)
+
+        def loss():
+            hidden = relu(first(inputs))
+            return F.cross_entropy(last(input=hidden) if keyword else last(hidden), target)
+
+        return training._replace(loss=loss)
+
+    assert simulate(lambda: make(True)) == simulate(lambda: make(False))

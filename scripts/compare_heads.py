@@ -24,6 +24,7 @@ from typing import Any
 import tyro
 from contenders import COMPARISONS, IMAGES, IMAGES_RECIPE, LM, Comparison, lm_recipe
 from records import (
+    SHARED,
     Contender,
     Data,
     Job,
@@ -73,6 +74,8 @@ class Common:
     threads: int = 2
     """Torch threads of a run. Losses do not depend on it, seconds do: rows of other machines or threads are
     left out of the seconds and the figure."""
+    shared: bool = False
+    """Other work runs on this machine: keep the losses of these runs, leave their seconds out."""
     max_minutes: float | None = None
     """Begin no further run after so many minutes; call again for the rest."""
     out: Path | None = None
@@ -255,23 +258,28 @@ def place_of(row: Row) -> Place:
     return row["machine"], row["threads"], row["torch"]
 
 
+def timed_rows(rows: Sequence[Row]) -> tuple[Place, list[Row]]:
+    """The place of most rows, and those of them whose seconds compare: none where other work ran beside."""
+    alone = [row for row in rows if not row["machine"].endswith(SHARED)]
+    places = [place_of(row) for row in alone or rows]
+    place = max(dict.fromkeys(places), key=places.count)
+    return place, [row for row in alone if place_of(row) == place]
+
+
 def sections(
     rows: Sequence[Row], contenders: dict[str, Contender]
 ) -> dict[tuple[str, str], tuple[Place, list[Entry]]]:
-    """Settings and bytes of the data -> the place of most of its rows, and its contenders by loss."""
+    """Settings and bytes of the data -> the place of most of its seconds, and its contenders by loss."""
     result = {}
     for setting in dict.fromkeys((row["settings"], row["data_bytes"]) for row in rows):
         mine = [row for row in rows if (row["settings"], row["data_bytes"]) == setting]
-        places = [place_of(row) for row in mine]
-        place = max(dict.fromkeys(places), key=places.count)
+        place, timed = timed_rows(mine)
         entries = []
         for name, own in dict.fromkeys((row["contender"], row["flags"]) for row in mine):
             chosen = [row for row in mine if (row["contender"], row["flags"]) == (name, own)]
             title = contenders[name].title if name in contenders else name
             losses = {row["seed"]: float(row["loss"]) for row in chosen}
-            entries.append(
-                Entry(name, title, losses, chosen, [row for row in chosen if place_of(row) == place])
-            )
+            entries.append(Entry(name, title, losses, chosen, [row for row in chosen if row in timed]))
         result[setting] = place, sorted(entries, key=lambda entry: Mean.of(list(entry.losses.values())).value)
     return result
 
@@ -320,19 +328,10 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Se
         shown = [f"{pair} {mean.show(3, '+')} (n = {mean.n})" for pair, mean in found.items() if mean]
         if shown:
             lines += ["", f"Like for like, paired by seed: {'; '.join(shown)}."]
-        others = sorted(
-            {
-                "{}, {} thread(s), torch {}".format(*place_of(row))
-                for entry in entries
-                for row in entry.rows
-                if row not in entry.timed
-            }
-        )
-        if others:
+        if any(row not in entry.timed for entry in entries for row in entry.rows):
             lines += [
                 "",
-                f"Losses are of all rows, seconds only of those measured on {place[0]} with {place[1]} "
-                f"thread(s) and torch {place[2]}; the record has others: {'; '.join(others)}.",
+                "Losses are of all runs, seconds only of those that had the machine named to themselves.",
             ]
         command = command_with(f"scripts/compare_heads.py {comparison.name}", flags_of(entries))
         lines += ["", command, "", "```bash", f'settings="{setting}"']
@@ -363,23 +362,13 @@ def flags_of(entries: Sequence[Entry]) -> dict[str, Sequence[object]]:
 def best_rates(rows: Sequence[Row], comparison: Comparison) -> dict[str, str]:
     """Where a head and the flat head to compare it with were both trained at several learning rates: what
     was trained -> a table of the heads at the best of theirs."""
-    families: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        families.setdefault((without_rate(row["settings"]), row["data_bytes"]), []).append(row)
     tables = {}
-    for family in families.values():
-        losses: dict[str, dict[str, dict[str, float]]] = {}  # contender -> rate -> seed -> loss
-        for row in family:
-            if rate := rate_of(row):
-                by_rate = losses.setdefault(row["contender"], {})
-                by_rate.setdefault(rate, {})[row["seed"]] = float(row["loss"])
+    for family in families_of(rows):
+        losses = losses_by_rate(family)
         several = {name: by_rate for name, by_rate in losses.items() if len(by_rate) > 1}
         if not any(name in several and flat in several for name, flat in comparison.like.items()):
             continue
-        best = {
-            name: min(by_rate, key=lambda rate: Mean.of(list(by_rate[rate].values())).value)
-            for name, by_rate in several.items()
-        }
+        best = {name: best_rate(by_rate) for name, by_rate in several.items()}
         at_best = {name: several[name][rate] for name, rate in best.items()}
         means = {name: Mean.of(list(found.values())) for name, found in at_best.items()}
         lines = []
@@ -393,14 +382,31 @@ def best_rates(rows: Sequence[Row], comparison: Comparison) -> dict[str, str]:
     return tables
 
 
-def rate_of(row: Row) -> str | None:
-    """The learning rate that a row's settings name."""
-    return values_of(row["settings"]).get("--lr", [None])[-1]
+def families_of(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that differ in contender, seed and learning rate only."""
+    families: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        settings = re.sub(r" --lr \S+", "", row["settings"])
+        families.setdefault((settings, row["data_bytes"]), []).append(row)
+    return list(families.values())
 
 
-def without_rate(settings: str) -> str:
-    """Settings that differ only in the learning rate are the same without it."""
-    return re.sub(r" --lr \S+", "", settings)
+def rate_of(row: Row) -> str:
+    """The learning rate that a row's settings name; "" if they name none."""
+    return values_of(row["settings"]).get("--lr", [""])[-1]
+
+
+def losses_by_rate(family: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
+    """Contender -> learning rate -> seed -> validation loss."""
+    losses: dict[str, dict[str, dict[str, float]]] = {}
+    for row in family:
+        losses.setdefault(row["contender"], {}).setdefault(rate_of(row), {})[row["seed"]] = float(row["loss"])
+    return losses
+
+
+def best_rate(by_rate: dict[str, dict[str, float]]) -> str:
+    """The learning rate with the least mean loss over its seeds."""
+    return min(by_rate, key=lambda rate: Mean.of(list(by_rate[rate].values())).value)
 
 
 def results_table(entries: Sequence[Entry], comparison: Comparison) -> str:
@@ -443,22 +449,31 @@ def front(points: dict[str, tuple[float, float]]) -> list[str]:
 
 
 def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
-    """Validation loss against seconds a step, a panel for each settings, the Pareto front as a line."""
+    """Validation loss at the best learning rate against seconds a step, the Pareto front as a line.
+
+    A panel for all that differs only in the learning rate, on which the seconds do not depend. A head trained
+    at one rate only, where others had several, is hollow: it may do better at another.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 
-    parts = sections(rows, comparison.contenders)
-    figure = Figure(figsize=(9, (5.5 if len(parts) < 3 else 4.5) * len(parts)), layout="constrained")
-    panels = figure.subplots(len(parts), squeeze=False)[:, 0]
+    parts = [family for family in families_of(rows) if timed_rows(family)[1]]
+    figure = Figure(figsize=(9, (5.5 if len(parts) < 3 else 4.5) * max(1, len(parts))), layout="constrained")
+    panels = figure.subplots(len(parts), squeeze=False)[:, 0] if parts else []
     named = []
-    for panel, (place, entries) in zip(panels, parts.values(), strict=True):
+    for panel, family in zip(panels, parts, strict=True):
+        place, timed = timed_rows(family)
+        losses = losses_by_rate(family)
+        swept = max(map(len, losses.values())) > 1
         points = {}
-        for entry in entries:
-            seconds, loss = entry.mean("seconds_per_step"), [float(row["loss"]) for row in entry.timed]
-            if seconds is not None:
-                points[entry.name] = (seconds.value, Mean.of(loss).value)
-                bar = {"yerr": Mean.of(loss).half, "fmt": "o", "markersize": 5, "capsize": 2}
-                panel.errorbar(*points[entry.name], color="C0", **bar)
+        for name, by_rate in losses.items():
+            seconds = [float(row["seconds_per_step"]) for row in timed if row["contender"] == name]
+            if seconds:
+                loss = Mean.of(list(by_rate[best_rate(by_rate)].values()))
+                points[name] = (Mean.of(seconds).value, loss.value)
+                hollow = swept and len(by_rate) == 1
+                bar = {"yerr": loss.half, "fmt": "o", "markersize": 5, "capsize": 2}
+                panel.errorbar(*points[name], color="C0", markerfacecolor="white" if hollow else "C0", **bar)
         best = [points[name] for name in front(points)]
         panel.plot(*zip(*best, strict=True), color="C1", linewidth=1.2, zorder=0, label="Pareto front")
         panel.set_xscale("log")
@@ -467,8 +482,11 @@ def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
         panel.xaxis.set_minor_locator(NullLocator())
         panel.xaxis.set_major_formatter("{x:,.5g}")
         panel.set(xlabel=f"seconds a training step, median ({place[0]}, {place[1]} thread(s))")
-        panel.set(ylabel="validation loss (nats)", title=heading(entries, comparison))
+        panel.set(ylabel="validation loss (nats)", title=length_of(family[0], comparison))
         panel.grid(alpha=0.3, which="both")
+        if swept:
+            panel.plot([], [], "o", color="C0", markersize=5, label="at the best learning rate of several")
+            panel.plot([], [], "o", color="C0", markerfacecolor="white", markersize=5, label="at one only")
         panel.legend(fontsize=8)
         named.append(points)
     figure.draw_without_rendering()  # fixes the scales, on which the places of the labels depend
@@ -555,7 +573,7 @@ def main(config: LmConfig | ImagesConfig) -> None:
     else:
         jobs = plan(config, comparison, rows)
         say(f"{len(jobs)} runs to do; watch them with: tensorboard --logdir {config.runs}")
-        run_all(jobs, record, config.threads, config.max_minutes, report)
+        run_all(jobs, record, config.threads, config.max_minutes, report, config.shared)
         report()
     print(f"{page}, {figure}, {record}")
 

@@ -193,7 +193,10 @@ def lock_of(path: Path) -> FileLock:
     return FileLock(Path(tempfile.gettempdir()) / f"sqrtvocab-{name}.lock")
 
 
-def row_of(job: Job, threads: int) -> Row:
+SHARED = ", shared"  # at the end of a row's machine: its seconds are those of other work, too
+
+
+def row_of(job: Job, threads: int, shared: bool = False) -> Row:
     """What a finished run says about itself."""
     from sqrtvocab.measure.machine import describe_processor  # imports torch
 
@@ -217,7 +220,7 @@ def row_of(job: Job, threads: int) -> Row:
         "training_items": config.get("training_tokens", config.get("training_images")),
         "threads": counted[1] if counted else threads,
         "torch": config["torch"],
-        "machine": describe_processor() if where == "cpu" else where,
+        "machine": (describe_processor() if where == "cpu" else where) + (SHARED if shared else ""),
     }
     return dict(zip(KEY, job.key, strict=True)) | {name: str(values[name]) for name in RESULTS}
 
@@ -246,7 +249,12 @@ def metrics(run: Path, tag: str) -> list[dict[str, Any]]:
 
 
 def run_all(
-    jobs: Sequence[Job], record: Path, threads: int, max_minutes: float | None, after: Callable[[Job], None]
+    jobs: Sequence[Job],
+    record: Path,
+    threads: int,
+    max_minutes: float | None,
+    after: Callable[[Job], None],
+    shared: bool = False,
 ) -> None:
     """Train what the record lacks, one after the other, and call `after` when a row was added.
 
@@ -277,7 +285,7 @@ def run_all(
                         say(failed[-1])
                         continue
                 if job.key not in map(key_of, read_rows(record)):  # it may be there for its embedding
-                    keep_row(record, row_of(job, threads))
+                    keep_row(record, row_of(job, threads, shared))
                 job.tidy()
             after(job)
             done += 1

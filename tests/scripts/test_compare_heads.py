@@ -97,7 +97,7 @@ def test_table_and_figure_of_a_record(call, tmp_path):
     assert f'settings="{SETTINGS}"\n' in page
     assert f"train_lm $settings {FLAGS['flat-chunked']}  # flat-chunked\n" in page
     assert f"`grouped-linear` less `flat-chunked` −0.117 ± {gap:.3f} (n = 3)" in page
-    assert "the record has others" not in page
+    assert "seconds only of" not in page
     assert "older definition" not in page
     with Image.open(tmp_path / "heads_lm.png") as figure:
         assert figure.width > 800
@@ -116,10 +116,24 @@ def test_seconds_of_other_machines_and_threads_are_not_mixed(call, script, tmp_p
     assert cells["grouped"][4].startswith("5.100 ±")  # losses do mix
     assert cells["grouped"][8] == "120"
     assert cells["adaptive"][8] == ""
-    assert "a processor, 2 cores, 1 thread(s), torch 2.15.0" in page
+    assert "seconds only of those that had the machine named to themselves" in page
     ((place, entries),) = script("compare_heads").sections(rows, {}).values()
     assert place == ("a processor, 2 cores", "2", "2.15.0")
     assert [entry.name for entry in entries if not entry.timed] == ["adaptive"]
+
+
+def test_seconds_beside_other_work_are_left_out(call, script, tmp_path):
+    compare = script("compare_heads")
+    busy = [
+        row(name, 0, 4.0, 5000.0, machine="a processor, 2 cores, shared") for name in ("grouped", "adaptive")
+    ]
+    place, timed = compare.timed_rows([*busy, ROWS[0]])
+    assert (place[0], timed) == ("a processor, 2 cores", [ROWS[0]])
+    assert compare.timed_rows(busy)[1] == []
+    keep(tmp_path / "heads_lm.csv", busy)  # no seconds at all
+    result = call("compare_heads.py", "lm", "--redraw", "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "5,000" not in (tmp_path / "heads_lm.md").read_text()
 
 
 def test_rows_of_an_older_definition_are_left_out(call, tmp_path):
@@ -193,11 +207,24 @@ def test_a_section_tells_the_command_that_makes_it_again(script):
         assert job.key[2:] in {each.key[2:] for each in compare.plan(again, comparison, [])}
 
 
+def test_the_figure_shows_each_head_at_its_best_rate(script, tmp_path):
+    """Sections that differ only in the learning rate share a panel: seconds do not depend on it."""
+    compare = script("compare_heads")
+    rows = [each for rate in ("0.001", "0.002") for name in FLAGS for each in at_rate(rate, name, (4.0,))]
+    (family,) = compare.families_of(rows)
+    assert (
+        compare.best_rate(compare.losses_by_rate([*family, *at_rate("0.1", "grouped", (3,))])["grouped"])
+        == "0.1"
+    )
+    compare.draw(rows, compare.COMPARISONS["lm"], tmp_path / "figure.png")
+    with Image.open(tmp_path / "figure.png") as figure:
+        assert figure.height < 800
+
+
 def test_the_figure_of_many_sections(script, tmp_path):
     """Steps between 0.8 and 1.2 seconds have several figures on their axis, and the file stays small."""
     compare = script("compare_heads")
-    rates = [f"{rate / 1000:g}" for rate in range(1, 7)]
-    rows = [each for rate in rates for name in FLAGS for each in at_rate(rate, name, (4.0, 4.1))]
+    rows = [row(name, 0, 4.0, 1.0, settings=f"--max-steps {n}") for n in range(6) for name in FLAGS]
     for number, each in enumerate(rows):
         each["seconds_per_step"] = str(0.8 + 0.4 * number / len(rows))
     compare.draw(rows, compare.COMPARISONS["lm"], tmp_path / "figure.png")

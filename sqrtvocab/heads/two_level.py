@@ -99,14 +99,14 @@ class TwoLevelHead(Head):
 
         No class is more probable than its group, so a row is finished once its k-th best class so far is at
         least as probable as the next group: for a peaked distribution that is after a few groups. A row that
-        is still open after a sixteenth of the groups is finished through its dense distribution.
+        is still open after an eighth of the groups is finished through its dense distribution.
         """
         group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
         ranked_log_probs, ranked = group.sort(dim=-1, descending=True)  # [N, G]
         best = group.new_full((len(hidden), k), -math.inf)
         classes = ranked.new_zeros((len(hidden), k))
         rows = torch.arange(len(hidden), device=hidden.device)  # the rows still open
-        done, step, limit = 0, 1, self.partition.num_groups // 16
+        done, step, limit = 0, 1, self.partition.num_groups // 8
         while len(rows) and done < limit:
             room = block_rows(len(rows) * max(self.partition.group_size, self.in_features))
             opened = slice(done, min(done + min(step, room), limit))

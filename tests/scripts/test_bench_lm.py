@@ -23,14 +23,13 @@ def test_quick(tmp_path):
     assert all(sum(parts[name].values()) == peak for name, peak in peaks.items())
     assert peaks["no head"] < peaks["grouped"] < peaks["GPT2LMHeadModel"]
     assert set(figures["training"]["tokens_per_s"]) == set(peaks)
-    written = figures["writing"]["ms_per_token"]["batch 32"]
+    written = figures["writing"]["ms_per_token"]
     assert set(written) == {
-        "GPT2LMHeadModel",
-        "grouped",
-        "grouped-linear",
-        "grouped, all logits",
-        "grouped-linear, all logits",
+        f"{mode}, batch {n}" for mode in ("greedy", "sampling, top-k 50") for n in (1, 32)
     }
+    heads = ("grouped", "grouped-linear", "grouped-low-rank")
+    both = {name for head in heads for name in (head, f"{head}, all logits")}
+    assert all(set(each) == {"GPT2LMHeadModel", *both} for each in written.values())
     assert "grouped against no head at all" in result.stdout
 
 

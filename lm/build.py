@@ -16,6 +16,7 @@ from filelock import FileLock
 from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, PreTrainedConfig
 
 from lm.config import TrainConfig
+from lm.corpus import pieces
 from lm.model import CompressedLM, CompressedLMConfig, token_order
 from lm.sources import Source
 from lm.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer, vocab_size_of
@@ -44,7 +45,9 @@ def open_tokenizer(spec: str, source: Source, cache: Path) -> TextTokenizer:
             with FileLock(path.with_suffix(".lock")):  # of several processes one trains, the others wait
                 tokenizer = _kept(path)
                 if tokenizer is None:
-                    tokenizer = make_tokenizer(spec, lambda: iter(source.train))
+                    # In pieces, with the same words: a huge text would take a hundred times its size.
+                    texts = (piece for text in source.train for piece in pieces(text))
+                    tokenizer = make_tokenizer(spec, lambda: texts)
                     tokenizer.save(path)
         except OSError as error:
             raise UserError(f"--cache {cache}: cannot be written ({error.strerror or error})") from error

@@ -150,12 +150,14 @@ class Files(Documents):
                 pending += block
                 while (stop := pending.find(separator, start)) >= 0:
                     found, start = True, 0
-                    yield _decode(bytes(pending[:stop]), path, offset)
+                    yield _decode(pending[:stop], path, offset)
                     del pending[: stop + len(separator)]
                     offset += stop + len(separator)
         if not found:
             self.say(f"{path}: no {END} in it, so it is taken as one document")
-        yield _decode(bytes(pending), path, offset)
+        rest = _decode(pending, path, offset)
+        pending.clear()  # the rest may be the whole file, and large
+        yield rest
 
     def _read_jsonl(self, path: Path) -> Iterator[str]:
         offset = 0
@@ -343,7 +345,7 @@ def _require_content(path: Path) -> None:
         raise UserError(f"--data {path}: the file is empty")
 
 
-def _decode(data: bytes, path: Path, offset: int) -> str:
+def _decode(data: bytes | bytearray, path: Path, offset: int) -> str:
     if offset == 0 and data.startswith(codecs.BOM_UTF8):
         data, offset = data[len(codecs.BOM_UTF8) :], len(codecs.BOM_UTF8)
     try:

@@ -298,7 +298,8 @@ class JudgeConfig:
     checkpoint: Literal["best", "last"] = "best"
     """Weights that scored best in validation, or the newest."""
     out: Path | None = None
-    """File for stories and raw answers; RUN/judge.jsonl by default. If it exists, judging is resumed."""
+    """File for stories and raw answers; RUN/judge.jsonl by default. If it exists, judging is resumed. The
+    scores go beside it, into a file of the same name that ends in .json."""
     device: Device = "auto"
     """auto takes cuda before mps before cpu."""
     seed: int = 0
@@ -309,5 +310,9 @@ class JudgeConfig:
         problems += at_least(self, 0, "temperature", "seed") + positive(self, "timeout") + seed_fits(self)
         if self.prompts is not None and not self.prompts.is_file():
             problems.append(f"--prompts {self.prompts}: no such file")
+        if self.out is not None and self.out.suffix.lower() == ".json":
+            problems.append(
+                f"--out {self.out}: the scores go there; name the raw answers {self.out.stem}.jsonl"
+            )
         if problems:
             raise ConfigError("; ".join(problems))

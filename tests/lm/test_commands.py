@@ -154,11 +154,34 @@ def test_bad_input(run, complaint, finished, small_tokenizer, tmp_path):
     small_tokenizer.save(out / "tokenizer.json")
     line = complaint(run("sample", out, "--device", "cpu"))
     assert "not the tokenizer that this model was trained with (400 tokens here, 300 in the model)" in line
-    (out / "config.json").write_text("{}")
-    assert "not a run of train_lm" in complaint(run("eval", out))
     shutil.rmtree(out / "best")
     shutil.copy(finished / "config.json", out)
     assert "no checkpoint `best`" in complaint(run("eval", out))
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ([1], "not the settings of a run, which are a JSON object"),
+        ({}, "not the settings of a run of train_lm: the setting 'preset' is missing"),
+        ({"hidden_size": "big"}, "the setting 'hidden_size' cannot be 'big'"),
+        ({"lr": True, "cache": 5}, "the setting 'cache' cannot be 5; the setting 'lr' cannot be True"),
+        ({"head": "magic"}, "the setting 'head' cannot be 'magic'"),
+        ({"batch_size": 0}, "--batch-size must be at least 1"),
+        ({"groups": None}, "the setting 'groups' cannot be None"),
+    ],
+)
+def test_damaged_settings_of_a_run(run, complaint, finished, tmp_path, damage, says):
+    out = tmp_path / "r"
+    shutil.copytree(finished, out)
+    settings = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(
+        json.dumps({**settings, **damage} if damage and damage != [1] else damage)
+    )
+    for command in ("eval", "sample", "judge"):
+        line = complaint(run(command, out, "--device", "cpu", OPENAI_API_KEY="k"))
+        assert line.startswith(f"{command}_lm: {out / 'config.json'}: ")
+        assert says in line
 
 
 def test_prompts_that_are_no_text_and_seeds_that_are_too_large(tmp_path):

@@ -149,6 +149,8 @@ def test_bad_input(run, complaint, finished, small_tokenizer, tmp_path):
     assert "--prompt: an opening of" in line
     assert "leaves no room: the model looks at 32" in line
     assert "--temperature must not be negative" in complaint(run("sample", finished, "--temperature", -1))
+    line = complaint(run("sample", finished, "--temperature", "inf"))
+    assert line == "sample_lm: --temperature must be a finite number, got inf"
     out = tmp_path / "r"
     shutil.copytree(finished, out)
     small_tokenizer.save(out / "tokenizer.json")

@@ -97,7 +97,8 @@ def open_corpus(source: Source, tokenizer: TextTokenizer, cache: Path, say: Say)
     parts = {}
     for split, documents in (("train", source.train), ("validation", source.validation)):
         name = re.sub(r"[^A-Za-z0-9.]+", "-", Path(source.name).name).strip("-.") or "data"
-        key = hashlib.sha256(f"{lasting_name(source.name)}\0{tokenizer.digest}".encode()).hexdigest()[:12]
+        made_by = f"{lasting_name(source.name)}\0{tokenizer.digest}{documents.choice}"
+        key = hashlib.sha256(made_by.encode()).hexdigest()[:12]
         path = cache / f"{name}-{split}-{key}.bin"
         parts[split] = open_tokens(path, documents, tokenizer, f"{source.name}, {split}", say)
     return Corpus(**parts)

@@ -166,6 +166,25 @@ def test_a_path_has_one_cache_however_it_is_written(text, small_tokenizer, tmp_p
     assert len(list((tmp_path / "cache").glob("*.bin"))) == 2
 
 
+def test_fractions_and_columns_do_not_drive_each_other_out(small_tokenizer, tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps({"text": f"one {i}", "body": f"two {i}"}) + "\n" for i in range(20)))
+    said = []
+    for _ in range(2):
+        sizes = [
+            open_corpus(
+                open_source(str(path), fraction, column, said.append),
+                small_tokenizer,
+                tmp_path / "c",
+                said.append,
+            ).validation.documents
+            for fraction, column in ((0.1, "text"), (0.2, "text"), (0.1, "body"))
+        ]
+        assert sizes == [2, 4, 2]
+    assert len(list((tmp_path / "c").glob("*.bin"))) == 6
+    assert said == []
+
+
 def test_sidecar_says_what_the_ids_are(build, gpt2, tmp_path):
     build()
     facts = json.loads((tmp_path / "c" / "x.json").read_text())

@@ -213,7 +213,7 @@ def _fits(value: Any, kind: Any) -> bool:
         return value in get_args(kind)
     if get_args(kind):  # X | None
         return any(_fits(value, one) for one in get_args(kind))
-    kinds = {float: (int, float), Path: str}.get(kind, kind)
+    kinds: Any = {float: (int, float), Path: str}.get(kind, kind)
     return isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
 
 

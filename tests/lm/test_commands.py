@@ -234,12 +234,12 @@ def test_no_key_no_story(run, complaint, finished):
 
 def test_bad_out_of_the_judge(run, complaint, finished, tmp_path):
     for out, says in (
-        ("x.json", "--out x.json: the scores go there; name the raw answers x.jsonl"),
-        (tmp_path, f"--out {tmp_path}: cannot be written (Is a directory)"),
-        ("nodir/x.jsonl", "--out nodir/x.jsonl: cannot be written (No such file or directory)"),
+        (tmp_path / "x.json", "the scores go there; name the raw answers x.jsonl"),
+        (tmp_path, "cannot be written (Is a directory)"),
+        (tmp_path / "nodir" / "x.jsonl", "cannot be written (No such file or directory)"),
     ):
         line = complaint(run("judge", finished, "--out", out, "--device", "cpu", OPENAI_API_KEY="k"))
-        assert line == f"judge_lm: {says}"
+        assert line == f"judge_lm: --out {out}: {says}"
 
 
 def test_judge(run, finished, server, tmp_path):

@@ -35,7 +35,7 @@ def at_least(config: object, least: int, *names: str) -> list[str]:
     values = {name: getattr(config, name) for name in names}
     phrase = "must not be negative" if least == 0 else f"must be at least {least}"
     return [
-        f"{flag(name)} {phrase}, got {value}"
+        f"{flag(name)} {phrase if value < least else 'must be a finite number'}, got {value}"
         for name, value in values.items()
         if value is not None and not least <= value < float("inf")
     ]

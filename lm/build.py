@@ -16,10 +16,11 @@ from filelock import FileLock
 from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, PreTrainedConfig
 
 from lm.config import TrainConfig
+from lm.corpus import pieces
 from lm.model import CompressedLM, CompressedLMConfig, token_order
 from lm.sources import Source
 from lm.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer, vocab_size_of
-from sqrtvocab import AdaptiveHead, GroupedLowRankHead, Head, Partition
+from sqrtvocab import AdaptiveHead, FlatHead, GroupedLowRankHead, Head, Partition
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.training import UserError
 
@@ -44,7 +45,9 @@ def open_tokenizer(spec: str, source: Source, cache: Path) -> TextTokenizer:
             with FileLock(path.with_suffix(".lock")):  # of several processes one trains, the others wait
                 tokenizer = _kept(path)
                 if tokenizer is None:
-                    tokenizer = make_tokenizer(spec, lambda: iter(source.train))
+                    # In pieces, with the same words: a huge text would take a hundred times its size.
+                    texts = (piece for text in source.train for piece in pieces(text))
+                    tokenizer = make_tokenizer(spec, lambda: texts)
                     tokenizer.save(path)
         except OSError as error:
             raise UserError(f"--cache {cache}: cannot be written ({error.strerror or error})") from error
@@ -176,12 +179,15 @@ class HeadCost:
     logits: float
     fixed: float = 0.0
     """Multiply-adds of a micro-batch, however many its tokens are."""
+    chunk: int | None = None
+    """Tokens whose logits are there at a time; None is all."""
 
     def describe(self, tokens: int) -> str:
         """One phrase, for a micro-batch of so many tokens."""
+        at_once, span = (tokens, "micro-batch") if self.chunk is None else (min(self.chunk, tokens), "chunk")
         return (
             f"{(self.multiply_adds + self.fixed / tokens) / 1e6:.2f} M multiply-adds a token, "
-            f"{4e-6 * self.logits * tokens:,.1f} MB of logits a micro-batch"
+            f"{4e-6 * self.logits * at_once:,.1f} MB of logits a {span}"
         )
 
 
@@ -205,4 +211,4 @@ def head_cost(head: Head, counts: npt.NDArray[np.int64], adapter: bool = False) 
             cost += d * width + share * width * (stop - start)
             logits += share * (stop - start)
         return HeadCost(cost, logits)
-    return HeadCost(d * V, V)
+    return HeadCost(d * V, V, chunk=head.chunk_size if isinstance(head, FlatHead) else None)

@@ -8,6 +8,7 @@ import os
 import random
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ def server_from_environment(model: str, timeout: float) -> ChatServer:
     """The server that `OPENAI_BASE_URL` and `OPENAI_API_KEY` name.
 
     Raises:
-        UserError: if there is no key.
+        UserError: if there is no key, or if one of them cannot be sent.
     """
     key = os.environ.get("OPENAI_API_KEY", "").strip()
     if not key:
@@ -95,12 +96,22 @@ def server_from_environment(model: str, timeout: float) -> ChatServer:
             "OPENAI_API_KEY is not set; export it, and OPENAI_BASE_URL for a server other than OpenAI's "
             "(a local server takes any key)"
         )
+    if not (key.isascii() and key.isprintable()):  # a header could not hold it
+        raise UserError("OPENAI_API_KEY: expected one line of plain ASCII characters")
     base_url = os.environ.get("OPENAI_BASE_URL", "").strip() or "https://api.openai.com/v1"
-    if not base_url.startswith(("http://", "https://")):
-        raise UserError(
-            f"OPENAI_BASE_URL {base_url!r}: expected an address that begins with http:// or https://"
-        )
+    if not _is_address(base_url):
+        raise UserError(f"OPENAI_BASE_URL {base_url!r}: expected an address such as http://localhost:8000/v1")
     return ChatServer(base_url, key, model, timeout)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port  # raises if it is no port
+    except ValueError:
+        return False
+    sendable = url.isascii() and url.isprintable() and " " not in url
+    return sendable and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _content(reply: Any) -> str:

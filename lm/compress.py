@@ -136,12 +136,25 @@ def _hidden_states(backbone: PreTrainedModel, ids: Tensor) -> Tensor:
 def _require_plain_logits(
     model: PreTrainedModel, backbone: PreTrainedModel, layer: nn.Linear, ids: Tensor
 ) -> None:
-    was_training = model.training
-    model.eval()  # dropout would make them differ
-    theirs = model(input_ids=ids).logits
-    ours = layer(backbone(input_ids=ids).last_hidden_state)
-    model.train(was_training)
-    if not torch.allclose(theirs.float(), ours.float(), rtol=1e-2, atol=1e-2):
+    """The layer must be given the hidden state, and what it returns be the logits, however large: those of a
+    new model may be too small for a soft cap to show, so it is made to return others."""
+    given: list[Tensor] = []
+    large = torch.linspace(-1e4, 1e4, layer.out_features, device=layer.weight.device)  # [V]
+
+    def replace_output(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        given.append(inputs[0])
+        return large.to(output).expand_as(output)
+
+    was_training, hook = model.training, layer.register_forward_hook(replace_output)
+    try:
+        model.eval()  # dropout would make them differ
+        logits = model(input_ids=ids).logits
+        hidden = backbone(input_ids=ids).last_hidden_state
+    finally:
+        hook.remove()
+        model.train(was_training)
+    same_input = len(given) == 1 and torch.allclose(given[0].float(), hidden.float(), rtol=1e-2, atol=1e-2)
+    if not same_input or not torch.allclose(logits.float(), large.expand_as(logits), rtol=1e-2):
         raise ValueError(
             f"{type(model).__name__} does more to its logits than a linear layer (scaling or soft-capping, "
             "say), so its rows would mean something else in a new head"

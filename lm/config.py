@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -195,6 +195,9 @@ class TrainConfig:
             values = {field.name: settings[field.name] for field in dataclasses.fields(cls)}
         except KeyError as error:
             raise ConfigError(f"the setting {error} is missing") from error
+        kinds = get_type_hints(cls)
+        if wrong := [name for name, value in values.items() if not _fits(value, kinds[name])]:
+            raise ConfigError("; ".join(f"the setting '{name}' cannot be {values[name]!r}" for name in wrong))
         for name in ("cache", "embeddings", "out"):
             values[name] = None if values[name] is None else Path(values[name])
         return cls(**{**values, **changes})
@@ -202,6 +205,16 @@ class TrainConfig:
     def to_json(self) -> dict[str, Any]:
         """All settings as plain JSON values."""
         return {key: str(value) if isinstance(value, Path) else value for key, value in vars(self).items()}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value of JSON is one of a field's type."""
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_args(kind):  # X | None
+        return any(_fits(value, one) for one in get_args(kind))
+    kinds: Any = {float: (int, float), Path: str}.get(kind, kind)
+    return isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
 
 
 @dataclass(frozen=True)
@@ -298,7 +311,8 @@ class JudgeConfig:
     checkpoint: Literal["best", "last"] = "best"
     """Weights that scored best in validation, or the newest."""
     out: Path | None = None
-    """File for stories and raw answers; RUN/judge.jsonl by default. If it exists, judging is resumed."""
+    """File for stories and raw answers; RUN/judge.jsonl by default. If it exists, judging is resumed. The
+    scores go beside it, into a file of the same name that ends in .json."""
     device: Device = "auto"
     """auto takes cuda before mps before cpu."""
     seed: int = 0
@@ -309,5 +323,9 @@ class JudgeConfig:
         problems += at_least(self, 0, "temperature", "seed") + positive(self, "timeout") + seed_fits(self)
         if self.prompts is not None and not self.prompts.is_file():
             problems.append(f"--prompts {self.prompts}: no such file")
+        if self.out is not None and self.out.suffix.lower() == ".json":
+            problems.append(
+                f"--out {self.out}: the scores go there; name the raw answers {self.out.stem}.jsonl"
+            )
         if problems:
             raise ConfigError("; ".join(problems))

@@ -97,7 +97,8 @@ def open_corpus(source: Source, tokenizer: TextTokenizer, cache: Path, say: Say)
     parts = {}
     for split, documents in (("train", source.train), ("validation", source.validation)):
         name = re.sub(r"[^A-Za-z0-9.]+", "-", Path(source.name).name).strip("-.") or "data"
-        key = hashlib.sha256(f"{lasting_name(source.name)}\0{tokenizer.digest}".encode()).hexdigest()[:12]
+        made_by = f"{lasting_name(source.name)}\0{tokenizer.digest}{documents.choice}"
+        key = hashlib.sha256(made_by.encode()).hexdigest()[:12]
         path = cache / f"{name}-{split}-{key}.bin"
         parts[split] = open_tokens(path, documents, tokenizer, f"{source.name}, {split}", say)
     return Corpus(**parts)
@@ -175,8 +176,9 @@ def _write(
                 ids = _encode(batch, tokenizer, dtype)
                 ids.tofile(file)
                 counts += np.bincount(ids, minlength=len(counts))
-                size = sum(len(text.encode()) for text in batch)
-                tokens, texts, text_bytes = tokens + len(ids), texts + len(batch), text_bytes + size
+                size = sum(len(piece.encode()) for piece, _ in batch)
+                tokens, text_bytes = tokens + len(ids), text_bytes + size
+                texts += sum(is_last for _, is_last in batch)
                 bar.update(size)
             file.flush()
             os.fsync(file.fileno())
@@ -213,46 +215,50 @@ def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger]:
     raise UserError(f"--tokenizer: a vocabulary of {vocab_size:,} tokens does not fit into 32 bits")
 
 
-def _batches(documents: Documents) -> Iterator[list[str]]:
+def _batches(documents: Documents) -> Iterator[list[tuple[str, bool]]]:
+    """Pieces of the texts, each with whether it is the last of its text: a batch may end within a text, or a
+    single huge one would be tokenised, and held in memory, at once."""
     batch, chars = [], 0
     for document in documents:
-        batch.append(document)
-        chars += len(document)
-        if chars >= _BATCH_CHARS:
-            yield batch
-            batch, chars = [], 0
+        left = len(document)
+        for piece in pieces(document):
+            left -= len(piece)
+            batch.append((piece, left == 0))
+            chars += len(piece)
+            if chars >= _BATCH_CHARS:
+                yield batch
+                batch, chars = [], 0
     if batch:
         yield batch
 
 
 def _encode(
-    batch: Sequence[str], tokenizer: TextTokenizer, dtype: np.dtype[np.unsignedinteger]
+    batch: Sequence[tuple[str, bool]], tokenizer: TextTokenizer, dtype: np.dtype[np.unsignedinteger]
 ) -> npt.NDArray[np.unsignedinteger]:
-    """The ids of the texts, each followed by the end."""
-    cut = [pieces(text) for text in batch]
-    encoded = iter(tokenizer.encode_batch([piece for parts in cut for piece in parts]))
+    """The ids of the pieces, with an end after the last one of each text."""
     ids: list[int] = []
-    for parts in cut:
-        for _ in parts:
-            ids += next(encoded)
-        ids.append(tokenizer.end)
+    encoded = tokenizer.encode_batch([piece for piece, _ in batch])
+    for piece_ids, (_, is_last) in zip(encoded, batch, strict=True):
+        ids += piece_ids
+        if is_last:
+            ids.append(tokenizer.end)
     return np.array(ids, dtype)
 
 
-def pieces(text: str) -> list[str]:
+def pieces(text: str) -> Iterator[str]:
     """A long text in parts that can be tokenised side by side.
 
     Cut before a single space between two words: there GPT-2's rules always begin a new word, so the ids are
     those of the whole text. (A tokenizer with other rules may differ by a token at a cut.)
     """
-    parts, start = [], 0
+    start = 0
     while len(text) - start > _PIECE_CHARS:
         space = _CUT.search(text, start + _PIECE_CHARS)
         if space is None:
             break
-        parts.append(text[start : space.start()])
+        yield text[start : space.start()]
         start = space.start()
-    return [*parts, text[start:]]
+    yield text[start:]
 
 
 def _digest(fingerprint: object) -> str:

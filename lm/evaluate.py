@@ -187,6 +187,8 @@ def report(config: EvalConfig) -> None:
     if texts:
         document |= {f"distinct_{n}": distinct(texts, n) for n in (1, 2, 3)}
         document |= {"repetition": repetition(texts), "samples": len(texts)}
+    path = config.run / "eval.json"
+    write_json(path, document)
     print(
         f"{run.config.head} head on {run.config.backbone}, step {run.state['step']:,} ({config.checkpoint}), "
         f"{result.tokens:,} validation tokens of {document['data']}\n"
@@ -194,8 +196,6 @@ def report(config: EvalConfig) -> None:
     for name, value in document.items():
         if isinstance(value, float):
             print(f"{name.replace('_', ' '):<16}{value:>10.4f}")
-    path = config.run / "eval.json"
-    write_json(path, document)
     print(f"\nsaved as {path}")
 
 

@@ -25,6 +25,7 @@ from sqrtvocab.training import UserError
 RANGES = {"grammar": (1, 10), "creativity": (1, 10), "consistency": (1, 10), "plot": (1, 10), "age": (2, 18)}
 _TRIES = 2  # an answer that cannot be read is asked for once more
 _RESAMPLES = 2000
+_BEGINNING = b'{"settings": '  # of a journal
 
 _INTRODUCTION = (
     "A student was given the beginning of a children's story and had to go on with it. The symbol *** marks "
@@ -87,25 +88,36 @@ class Journal:
             nothing in it yet: then it is what a call that failed has left, and begun anew.
 
     Raises:
-        UserError: the file is of another judgement.
+        UserError: the file is of another judgement, none at all, or cannot be written.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.items: dict[int, Item] = {}
         self._lock = threading.Lock()
-        records = list(_records(path)) if path.exists() else []
-        if records and records[0].get("settings") != dict(settings):
-            if "settings" not in records[0] or any({"assessment", "grade"} & set(r) for r in records):
-                raise UserError(f"--out {path}: it holds a judgement with other settings; name another file")
-            path.unlink()
-            records = []
+        try:
+            records = self._open(path, settings)
+        except OSError as error:
+            raise UserError(f"--out {path}: cannot be written ({error.strerror or error})") from error
         for record in records[1:]:
             self._apply(record)
-        self._file = path.open("a", encoding="utf-8")
-        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
-            self._file.write("\n")  # a line torn by a kill; `_records` skips it
         if not records:
             self.add({"settings": dict(settings)})
+
+    def _open(self, path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+        content = path.read_bytes() if path.exists() else b""
+        records = list(_records(content))
+        torn = content.partition(b"\n")[0][: len(_BEGINNING)]  # all there is of a first line cut by a kill
+        if "settings" not in records[0] if records else not _BEGINNING.startswith(torn):
+            raise UserError(f"--out {path}: not a file of judge_lm; name another one")
+        if records and records[0]["settings"] != dict(settings):
+            if any({"assessment", "grade"} & set(record) for record in records):
+                raise UserError(f"--out {path}: it holds a judgement with other settings; name another file")
+            path.unlink()
+            content, records = b"", []
+        self._file = path.open("a", encoding="utf-8")
+        if content and not content.endswith(b"\n"):
+            self._file.write("\n")  # after a torn line, which `_records` skips
+        return records
 
     def add(self, record: dict[str, Any]) -> None:
         """Append a record, and take note of it."""
@@ -233,9 +245,9 @@ def summarise(items: Sequence[Item], seed: int = 0) -> Summary:
     return Summary(scores, len(items), len(rows))
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
+def _records(content: bytes) -> Iterator[dict[str, Any]]:
     # As bytes: str.splitlines() would also split at characters that JSON leaves as they are, such as U+2028.
-    for line in path.read_bytes().split(b"\n"):
+    for line in content.split(b"\n"):
         try:
             record = json.loads(line)
         except ValueError:  # torn by a kill, perhaps in the midst of a character

@@ -60,13 +60,13 @@ def judge(config: JudgeConfig) -> None:
     journal.close()
 
     summary = summarise(list(journal.items.values()), config.seed)
-    _show(summary, config)
     document = {"judge": config.model, **settings, **asdict(summary), "valid_rate": summary.valid_rate}
     write_json(path.with_suffix(".json"), document)
     with SummaryWriter(str(config.run)) as writer:
         for name, score in summary.scores.items():
             writer.add_scalar(f"judge/{name}", score.mean, run.state["step"])
         writer.add_scalar("judge/valid_rate", summary.valid_rate, run.state["step"])
+    _show(summary, config)
     print(f"\nraw answers in {path}, scores in {path.with_suffix('.json')}")
     if problems:
         raise RunError(

@@ -13,6 +13,7 @@ joint log-probabilities of the positions asked for.
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -279,7 +280,12 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         finds exactly without a V-wide softmax. Beams, penalties, `top_k=0` and whatever else might look
         further get all V; so does `logits_top_k=None`, said explicitly. So does half precision, in which many
         logits are equal and the ones found would be an arbitrary choice of these.
+
+        A backbone without a key-value cache (Mamba, say) reads the text again for every token: `generate`
+        knows the caches of others by the names of their classes only.
         """
+        if "past_key_values" not in inspect.signature(self.backbone.forward).parameters:
+            kwargs["use_cache"] = False
         unusual = logits_processor or args or "logits_top_k" in kwargs
         if isinstance(self.head, TwoLevelHead) and not unusual and self._in_float32():
             settings: dict[str, Any] = {}

@@ -44,8 +44,12 @@ def load_run(run: Path, checkpoint: str, runtime: Runtime) -> TrainedRun:
     settings = read_config(run)
     try:
         config = TrainConfig.from_json(settings)
+        found_at_start = {"data_used": str, "groups": int}
+        for name, kind in found_at_start.items():
+            if not isinstance(settings.get(name), kind):
+                raise ConfigError(f"the setting '{name}' cannot be {settings.get(name)!r}")
     except ConfigError as error:
-        raise UserError(f"{run}: not a run of train_lm: {error}") from error
+        raise UserError(f"{run / 'config.json'}: not the settings of a run of train_lm: {error}") from error
     found = load_checkpoint(run, checkpoint)
     if found is None:
         raise UserError(f"{run}: no checkpoint `{checkpoint}`; the first evaluation writes it")

@@ -39,6 +39,7 @@ class Documents(ABC):
     """One split of a source: texts in a fixed order, each iteration the same."""
 
     size: int  # bytes of text, an estimate for the progress bar
+    choice: str = ""  # what of the source is taken, where flags decide that
 
     @abstractmethod
     def __iter__(self) -> Iterator[str]:
@@ -112,6 +113,11 @@ class Files(Documents):
         split, fraction = self.part
         return int(whole * (fraction if split == "validation" else 1 - fraction))
 
+    @property
+    def choice(self) -> str:  # type: ignore[override]
+        is_all = self.part is None and self.text_column == "text"
+        return "" if is_all else json.dumps([self.part, self.text_column])
+
     def fingerprint(self) -> object:
         stats = [(str(path.resolve()), path.stat()) for path in self.paths]
         return [self.part, self.text_column, [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]]
@@ -150,12 +156,14 @@ class Files(Documents):
                 pending += block
                 while (stop := pending.find(separator, start)) >= 0:
                     found, start = True, 0
-                    yield _decode(bytes(pending[:stop]), path, offset)
+                    yield _decode(pending[:stop], path, offset)
                     del pending[: stop + len(separator)]
                     offset += stop + len(separator)
         if not found:
             self.say(f"{path}: no {END} in it, so it is taken as one document")
-        yield _decode(bytes(pending), path, offset)
+        rest = _decode(pending, path, offset)
+        pending.clear()  # the rest may be the whole file, and large
+        yield rest
 
     def _read_jsonl(self, path: Path) -> Iterator[str]:
         offset = 0
@@ -169,6 +177,8 @@ class Files(Documents):
                     record = json.loads(text)
                 except ValueError as error:
                     raise UserError(f"--data {path}: line {number} is not JSON ({error})") from error
+                if isinstance(record, dict) and record.get(self.text_column, "") is None:
+                    continue  # a null is no text, as in Parquet
                 if not isinstance(record, dict) or not isinstance(record.get(self.text_column), str):
                     fields = ", ".join(record) if isinstance(record, dict) else type(record).__name__
                     raise UserError(
@@ -343,7 +353,7 @@ def _require_content(path: Path) -> None:
         raise UserError(f"--data {path}: the file is empty")
 
 
-def _decode(data: bytes, path: Path, offset: int) -> str:
+def _decode(data: bytes | bytearray, path: Path, offset: int) -> str:
     if offset == 0 and data.startswith(codecs.BOM_UTF8):
         data, offset = data[len(codecs.BOM_UTF8) :], len(codecs.BOM_UTF8)
     try:

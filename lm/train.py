@@ -44,7 +44,8 @@ from lm.openings import SAMPLE_PROMPTS
 from lm.runs import embedding_of, read_partition, save_model, write_partition
 from lm.sources import lasting_name, open_source
 from lm.tokenizer import TextTokenizer, load_tokenizer
-from sqrtvocab import GroupedLowRankHead, Head, make_head
+from sqrtvocab import AdaptiveHead, GroupedLowRankHead, Head, Partition, make_head
+from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.training import (
     BatchPlan,
     Logbook,
@@ -208,11 +209,7 @@ def _train(config: TrainConfig, runtime: Runtime, stack: ExitStack) -> None:
         "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} tokens",
         "backbone": f"{config.backbone}, hidden {config.hidden_size}, {config.num_layers} layers, "
         f"{config.num_attention_heads} heads",
-        "head": f"{config.head}, {_kind(config, model.head)}{partition.num_groups} groups of at most "
-        f"{partition.group_size} tokens by {config.grouping}"
-        + (", prior" if config.prior else "")
-        + (", tied" if config.tie_embeddings else "")
-        + (" through an adapter" if config.adapter else ""),
+        "head": _describe_head(config, model.head, partition),
         "costs": head_cost(model.head, corpus.train.counts, config.adapter).describe(tokens_at_once),
         "flat costs": head_cost(flat, corpus.train.counts).describe(tokens_at_once),
         "parameters": "; ".join(f"{part} {count:,}" for part, count in parameters.items()),
@@ -386,12 +383,22 @@ def has_own_tokenizer(config: TrainConfig, saved: dict[str, Any], run: Path) -> 
     return same and (run / "tokenizer.json").is_file()
 
 
-def _kind(config: TrainConfig, head: Head) -> str:
-    if config.modulation is not None:
-        return f"{config.modulation}, "
-    if isinstance(head, GroupedLowRankHead):
-        return f"rank {head.rank}, "
-    return "" if config.chunk_size is None else f"{config.chunk_size:,} tokens at a time, "
+def _describe_head(config: TrainConfig, head: Head, partition: Partition) -> str:
+    groups = f"{partition.num_groups} groups of at most {partition.group_size} tokens by {config.grouping}"
+    parts = [
+        config.head,
+        config.modulation,
+        f"rank {head.rank}" if isinstance(head, GroupedLowRankHead) else None,
+        None if config.chunk_size is None else f"{config.chunk_size:,} tokens at a time",
+        groups if isinstance(head, TwoLevelHead) else None,
+        f"a shortlist of {head.shortlist_size:,} tokens and {head.num_clusters} clusters by {config.grouping}"
+        if isinstance(head, AdaptiveHead)
+        else None,
+        "prior" if config.prior else None,
+        f"tied{' through an adapter' if config.adapter else ''}" if config.tie_embeddings else None,
+    ]
+    known = "" if isinstance(head, TwoLevelHead) else f"; group accuracy by {groups}"
+    return ", ".join(filter(None, parts)) + known
 
 
 def parameter_groups(model: CompressedLM, weight_decay: float) -> list[dict[str, object]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable
@@ -23,7 +24,10 @@ def exit_code(program: str, command: Callable[[], None]) -> int:
     speaker = program if rank == "0" else f"{program}: rank {rank}"
     try:
         command()
+        sys.stdout.flush()
     except (UserError, RunError, OSError) as error:  # OSError: a full disk, a folder taken away
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            return 141  # without a word, as any tool that SIGPIPE ends in `command | head`
         print(f"{speaker}: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
     except Exception:
@@ -35,3 +39,14 @@ def exit_code(program: str, command: Callable[[], None]) -> int:
         print(f"{speaker}: interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def _reader_is_gone() -> bool:
+    """Whether nobody reads stdout any more; it is then turned away, or the interpreter would flush again."""
+    stdout = 1
+    watch = select.poll()
+    watch.register(stdout, 0)  # errors only
+    is_gone = bool(watch.poll(0))
+    if is_gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
+    return is_gone

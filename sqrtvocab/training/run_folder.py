@@ -61,15 +61,18 @@ def read_config(run: Path) -> dict[str, Any]:
     """The settings that the run in folder `run` was started with.
 
     Raises:
-        UserError: if `run` is no run folder.
+        UserError: if `run` is no run folder, or its settings are damaged.
     """
     path = run / "config.json"
     if not path.is_file():
         raise UserError(f"{run}: no run folder (it has no config.json)")
     try:
-        return json.loads(path.read_text("utf-8"))
+        settings = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise UserError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(settings, dict):
+        raise UserError(f"{path}: not the settings of a run, which are a JSON object")
+    return settings
 
 
 def require_same(

@@ -149,16 +149,41 @@ def test_bad_input(run, complaint, finished, small_tokenizer, tmp_path):
     assert "--prompt: an opening of" in line
     assert "leaves no room: the model looks at 32" in line
     assert "--temperature must not be negative" in complaint(run("sample", finished, "--temperature", -1))
+    line = complaint(run("sample", finished, "--temperature", "inf"))
+    assert line == "sample_lm: --temperature must be a finite number, got inf"
     out = tmp_path / "r"
     shutil.copytree(finished, out)
     small_tokenizer.save(out / "tokenizer.json")
     line = complaint(run("sample", out, "--device", "cpu"))
     assert "not the tokenizer that this model was trained with (400 tokens here, 300 in the model)" in line
-    (out / "config.json").write_text("{}")
-    assert "not a run of train_lm" in complaint(run("eval", out))
     shutil.rmtree(out / "best")
     shutil.copy(finished / "config.json", out)
     assert "no checkpoint `best`" in complaint(run("eval", out))
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ([1], "not the settings of a run, which are a JSON object"),
+        ({}, "not the settings of a run of train_lm: the setting 'preset' is missing"),
+        ({"hidden_size": "big"}, "the setting 'hidden_size' cannot be 'big'"),
+        ({"lr": True, "cache": 5}, "the setting 'cache' cannot be 5; the setting 'lr' cannot be True"),
+        ({"head": "magic"}, "the setting 'head' cannot be 'magic'"),
+        ({"batch_size": 0}, "--batch-size must be at least 1"),
+        ({"groups": None}, "the setting 'groups' cannot be None"),
+    ],
+)
+def test_damaged_settings_of_a_run(run, complaint, finished, tmp_path, damage, says):
+    out = tmp_path / "r"
+    shutil.copytree(finished, out)
+    settings = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(
+        json.dumps({**settings, **damage} if damage and damage != [1] else damage)
+    )
+    for command in ("eval", "sample", "judge"):
+        line = complaint(run(command, out, "--device", "cpu", OPENAI_API_KEY="k"))
+        assert line.startswith(f"{command}_lm: {out / 'config.json'}: ")
+        assert says in line
 
 
 def test_prompts_that_are_no_text_and_seeds_that_are_too_large(tmp_path):
@@ -205,6 +230,16 @@ def test_no_key_no_story(run, complaint, finished):
     line = complaint(run("judge", finished, OPENAI_API_KEY=""))
     assert "OPENAI_API_KEY is not set" in line
     assert not (finished / "judge.jsonl").exists()
+
+
+def test_bad_out_of_the_judge(run, complaint, finished, tmp_path):
+    for out, says in (
+        (tmp_path / "x.json", "the scores go there; name the raw answers x.jsonl"),
+        (tmp_path, "cannot be written (Is a directory)"),
+        (tmp_path / "nodir" / "x.jsonl", "cannot be written (No such file or directory)"),
+    ):
+        line = complaint(run("judge", finished, "--out", out, "--device", "cpu", OPENAI_API_KEY="k"))
+        assert line == f"judge_lm: --out {out}: {says}"
 
 
 def test_judge(run, finished, server, tmp_path):

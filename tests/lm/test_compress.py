@@ -4,7 +4,17 @@ import copy
 
 import pytest
 import torch
-from transformers import GPT2LMHeadModel, GPTNeoForCausalLM, LlamaForCausalLM, OPTConfig, OPTForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GPT2LMHeadModel,
+    GPTNeoForCausalLM,
+    GraniteConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+)
 
 from lm.compress import compress_vocab
 from lm.stories import stories
@@ -117,6 +127,31 @@ def test_models_that_cannot_be_compressed(trained, backbone_of):
     capped.forward = soft_capped
     with pytest.raises(ValueError, match="does more to its logits than a linear layer"):
         compress_vocab(capped)
+
+
+@pytest.mark.parametrize(
+    ("config", "more"),
+    [
+        (Gemma2Config, {"head_dim": 8, "final_logit_softcapping": 30.0}),
+        (GraniteConfig, {"logits_scaling": 1.5}),
+        (Gemma2Config, {"head_dim": 8, "final_logit_softcapping": None}),
+        (LlamaConfig, {}),
+    ],
+)
+def test_small_logits_hide_nothing(config, more):
+    """Near zero, what a soft cap or a scale does is too little to be seen."""
+    shape = {
+        "vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "intermediate_size": 32, "initializer_range": 1e-4, "pad_token_id": 0,
+        "bos_token_id": 0, "eos_token_id": 0,
+    }  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config(**shape, **more))
+    if any(more.get(name) for name in ("final_logit_softcapping", "logits_scaling")):
+        with pytest.raises(ValueError, match="does more to its logits than a linear layer"):
+            compress_vocab(model)
+    else:
+        compress_vocab(model)
+    assert not model.get_output_embeddings()._forward_hooks
 
 
 def test_groups_for_a_head_without_groups(backbone_of):

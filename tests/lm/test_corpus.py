@@ -166,6 +166,25 @@ def test_a_path_has_one_cache_however_it_is_written(text, small_tokenizer, tmp_p
     assert len(list((tmp_path / "cache").glob("*.bin"))) == 2
 
 
+def test_fractions_and_columns_do_not_drive_each_other_out(small_tokenizer, tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps({"text": f"one {i}", "body": f"two {i}"}) + "\n" for i in range(20)))
+    said = []
+    for _ in range(2):
+        sizes = [
+            open_corpus(
+                open_source(str(path), fraction, column, said.append),
+                small_tokenizer,
+                tmp_path / "c",
+                said.append,
+            ).validation.documents
+            for fraction, column in ((0.1, "text"), (0.2, "text"), (0.1, "body"))
+        ]
+        assert sizes == [2, 4, 2]
+    assert len(list((tmp_path / "c").glob("*.bin"))) == 6
+    assert said == []
+
+
 def test_sidecar_says_what_the_ids_are(build, gpt2, tmp_path):
     build()
     facts = json.loads((tmp_path / "c" / "x.json").read_text())
@@ -186,11 +205,36 @@ def test_dtypes():
 def test_long_texts_are_cut_without_changing_a_token(gpt2, monkeypatch):
     monkeypatch.setattr(corpus, "_PIECE_CHARS", 50)
     text = "It's  two spaces,\n\n a newline and a space; don't -- 12 34.5 é 東京 🦊.\t tab" * 8
-    parts = pieces(text)
+    parts = list(pieces(text))
     assert len(parts) > 5
     assert "".join(parts) == text
     assert [i for part in parts for i in gpt2.encode(part)] == gpt2.encode(text)
-    assert pieces("x" * 1000) == ["x" * 1000]
+    assert list(pieces("x" * 1000)) == ["x" * 1000]
+
+
+def test_a_huge_text_is_tokenised_in_batches(gpt2, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "_BATCH_CHARS", 200)
+    monkeypatch.setattr(corpus, "_PIECE_CHARS", 50)
+    told = list(stories("train", 12))
+    texts = ["short", " ".join(told), "x" * 300, "word " * 60, "two words", "é " * 45 + "é", *told[:3], "end"]
+    path = tmp_path / "x.txt"
+    path.write_text(END.join(texts))
+    expected = [gpt2.end]
+    for text in texts:
+        expected += [*gpt2.encode(text.strip()), gpt2.end]
+    encode, sizes = corpus._encode, []
+
+    def watched(batch, *arguments):
+        sizes.append([len(piece) for piece, _ in batch])
+        return encode(batch, *arguments)
+
+    monkeypatch.setattr(corpus, "_encode", watched)
+    tokens = open_tokens(tmp_path / "c" / "x.bin", Files((path,)), gpt2, "a test", print)
+    assert tokens.ids.tolist() == expected
+    assert tokens.documents == len(texts)
+    assert tokens.text_bytes == sum(len(text.strip().encode()) for text in texts)
+    assert len(sizes) > 20
+    assert all(sum(batch[:-1]) < 200 for batch in sizes)  # over the limit by the last piece at most
 
 
 def test_windows():

@@ -152,10 +152,32 @@ def test_other_settings_are_taken_until_the_judge_has_spoken(tmp_path):
     journal.close()
     with pytest.raises(UserError, match="a judgement with other settings"):
         Journal(path, {"run": "r"})
-    path.write_text('{"text": "something else"}\n')
-    with pytest.raises(UserError, match="a judgement with other settings"):
+
+
+@pytest.mark.parametrize("content", ['{"text": "something else"}\n', "A list of things\n", "x", "[1]\n"])
+def test_a_file_of_something_else_is_left_alone(tmp_path, content):
+    path = tmp_path / "notes.txt"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"--out .*notes\.txt: not a file of judge_lm; name another one"):
         Journal(path, {"run": "r"})
-    assert path.read_text() == '{"text": "something else"}\n'
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize("length", [0, 1, 9, 20])
+def test_a_kill_in_the_midst_of_the_first_line(tmp_path, length):
+    path = tmp_path / "j.jsonl"
+    journal_of(path).close()
+    line = path.read_bytes()
+    path.write_bytes(line[:length] + b"\n" + line[:length])  # and once more
+    journal_of(path, "a story").close()
+    assert Journal(path, {"run": "r"}).items[0].continuation == "a story"
+
+
+def test_files_that_cannot_be_written(tmp_path):
+    with pytest.raises(UserError, match=r"--out .*: cannot be written \(Is a directory\)"):
+        Journal(tmp_path, {})
+    with pytest.raises(UserError, match=r"--out .*nodir/x\.jsonl: cannot be written \(No such file"):
+        Journal(tmp_path / "nodir" / "x.jsonl", {})
 
 
 @pytest.mark.parametrize(
@@ -201,6 +223,22 @@ def test_the_environment(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     assert server_from_environment("m", 1.0).base_url == "https://api.openai.com/v1"
-    monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000")
-    with pytest.raises(UserError, match="OPENAI_BASE_URL 'localhost:8000': expected an address"):
-        server_from_environment("m", 1.0)
+    for address in (
+        "localhost:8000",
+        "http://[bad",
+        "http://",
+        "http://a:port/v1",
+        "http://a b/",
+        "http://ä/v",
+    ):
+        monkeypatch.setenv("OPENAI_BASE_URL", address)
+        with pytest.raises(UserError, match=r"^OPENAI_BASE_URL '.*': expected an address such as"):
+            server_from_environment("m", 1.0)
+    for address in ("http://localhost:8000/v1", "https://[::1]:80/v1/", "HTTP://user:secret@host/a%20b?c=d"):
+        monkeypatch.setenv("OPENAI_BASE_URL", f" {address}\n")
+        assert server_from_environment("m", 1.0).base_url == address
+    for key in ("two\nlines", "clé", "a\tb"):
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        with pytest.raises(UserError, match=r"^OPENAI_API_KEY: expected one line of plain ASCII") as error:
+            server_from_environment("m", 1.0)
+        assert key not in str(error.value)

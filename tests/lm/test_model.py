@@ -15,6 +15,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     LogitsProcessorList,
+    MambaConfig,
 )
 
 from lm.model import CompressedLM, CompressedLMConfig, CompressedLMOutput, token_order
@@ -246,6 +247,21 @@ def test_the_largest_logits_alone_write_the_same(backbone, head, mode):
     dense, few = model(prompts).logits, model(prompts, logits_top_k=4).logits
     assert (few > -math.inf).sum(-1).eq(4).all()
     torch.testing.assert_close(few.topk(4).values, dense.topk(4).values)
+
+
+@pytest.mark.parametrize("options", [{}, {"use_cache": True}, {"num_beams": 2}])
+def test_a_backbone_without_a_key_value_cache_writes_too(options):
+    ends = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    model = make(MambaConfig(vocab_size=V, hidden_size=32, num_hidden_layers=2, state_size=4, **ends))
+    model(torch.randint(V, (2, 6)), labels=torch.randint(V, (2, 6))).loss.backward()
+    prompts = torch.randint(1, V, (2, 6))
+    length = {"max_new_tokens": 5, "min_new_tokens": 5}
+    written = model.generate(prompts, do_sample=False, **length, **options)
+    assert written.shape == (2, 11)
+    if "num_beams" not in options:
+        for position in range(6, 11):
+            logits = model(written[:, :position], logits_to_keep=1).logits[:, -1]
+            assert torch.equal(logits[:, 1:].argmax(-1) + 1, written[:, position])  # the end is forbidden
 
 
 FEW = {"greedy": 1, "sampling": 50, "temperature": 50, "top-k": 5}

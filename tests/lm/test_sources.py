@@ -115,6 +115,13 @@ def test_empty_documents_and_a_byte_order_mark_vanish(tmp_path):
     assert list(Files((path,))) == ["one", "two"]
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_nulls_are_skipped(opened, tmp_path, suffix):
+    source = opened(write(tmp_path / f"x.{suffix}", [None, *TEXTS[:4], None, *TEXTS[4:]]))
+    assert len(list(source.validation)) == 2
+    assert sorted([*source.train, *source.validation]) == sorted(TEXTS)
+
+
 @pytest.mark.parametrize("suffix", ["txt", "jsonl"])
 def test_not_utf8_names_file_and_offset(tmp_path, suffix):
     path = tmp_path / f"latin.{suffix}"
@@ -145,6 +152,8 @@ def test_bad_files_are_refused_in_one_line(opened, tmp_path):
     broken.write_text('{"story": "a"}\n')
     assert "line 1 has no text in the field 'text' (found: story)" in complaint(broken)
     assert list(Files((broken,), "story")) == ["a"]
+    broken.write_text('{"text": null}\n{"text": 5}\n')
+    assert "line 2 has no text in the field 'text'" in complaint(broken)
     fake = tmp_path / "fake.parquet"
     fake.write_text("PAR")
     assert "not a readable Parquet file" in complaint(fake)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm import build
+from lm import build, corpus
 from lm.build import open_tokenizer
 from lm.sources import Stories, built_in, open_source
 from lm.stories import stories, story
@@ -88,6 +88,24 @@ def test_one_learnt_from_the_data_is_kept_and_learnt_again_if_torn(tmp_path, mon
     path.write_text(whole[: len(whole) // 2])
     assert open_tokenizer("train:300", source, tmp_path / "c").digest == first.digest
     assert path.read_text() == whole
+
+
+def test_one_learns_from_a_huge_text_in_pieces(tmp_path, monkeypatch):
+    text = " ".join(stories("train", 40))
+    path = tmp_path / "x.txt"
+    path.write_text(text)
+    source = open_source(str(path), 0.1, "text", print)
+    (whole,) = source.train
+    lengths, make = [], build.make_tokenizer
+
+    def watched(spec, texts):
+        return make(spec, lambda: (lengths.append(len(part)) or part for part in texts()))
+
+    monkeypatch.setattr(build, "make_tokenizer", watched)
+    monkeypatch.setattr(corpus, "_PIECE_CHARS", 100)
+    learnt = open_tokenizer("train:300", source, tmp_path / "c")
+    assert max(lengths) < 200 < sum(lengths) == len(whole)
+    assert learnt.digest == train_tokenizer(300, iter([whole])).digest
 
 
 def test_a_cache_that_is_a_file(tmp_path):

@@ -20,7 +20,7 @@ from lm.config import ConfigError, TrainConfig
 from lm.model import CompressedLM, CompressedLMConfig
 from lm.presets import PRESETS
 from lm.train import data_of, train
-from sqrtvocab import Partition
+from sqrtvocab import FlatHead, Partition
 from sqrtvocab.training import RunError, UserError, read_metrics
 
 MEASURED = ("minutes", "speed/tokens_per_s", "memory/peak")  # differ from run to run
@@ -87,6 +87,43 @@ def test_it_learns(finished):
         if "loss/group" in row:
             assert row["loss/train"] == pytest.approx(row["loss/group"] + row["loss/member"], rel=1e-5)
             assert row["perplexity/train"] == pytest.approx(math.exp(row["loss/train"]))
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--head", "flat"), "flat, prior; group accuracy by 17 groups of at most 18 tokens by frequency"),
+        (
+            ("--head", "flat", "--chunk-size", 9, "--tie-embeddings", "--adapter", "--no-prior"),
+            "flat, 9 tokens at a time, tied through an adapter; "
+            "group accuracy by 17 groups of at most 18 tokens by frequency",
+        ),
+        (
+            ("--head", "adaptive", "--grouping", "index"),
+            "adaptive, a shortlist of 12 tokens and 2 clusters by index, prior; "
+            "group accuracy by 17 groups of at most 18 tokens by index",
+        ),
+        (
+            ("--head", "grouped-low-rank", "--rank", 4, "--num-groups", 3),
+            "grouped-low-rank, rank 4, 3 groups of at most 100 tokens by frequency, prior",
+        ),
+        (
+            ("--head", "grouped", "--modulation", "film", "--grouping", "random", "--no-prior"),
+            "grouped, film, 17 groups of at most 18 tokens by random",
+        ),
+    ],
+)
+def test_the_start_says_what_the_head_is(run, tiny, tmp_path, flags, says):
+    result = run("train", *tiny, "--max-steps", 1, *flags, "--out", tmp_path / "r")
+    (line,) = (line for line in result.err.splitlines() if line.startswith("head "))
+    assert line.split(None, 1)[1] == says
+
+
+def test_logits_of_a_chunk():
+    head = FlatHead(8, 1000, chunk_size=64)
+    cost = head_cost(head, torch.ones(1000).numpy())
+    assert cost.describe(2048) == "0.01 M multiply-adds a token, 0.3 MB of logits a chunk"
+    assert cost.describe(10) == "0.01 M multiply-adds a token, 0.0 MB of logits a chunk"
 
 
 def test_the_start_says_what_the_head_costs(run, tiny, tmp_path):

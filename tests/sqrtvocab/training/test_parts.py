@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -173,6 +175,31 @@ def test_exit_codes(capsys, monkeypatch, error, code, rank, says):
 
     assert exit_code("prog", command) == code
     assert capsys.readouterr().err == (f"{says}{error}\n" if error else "")
+
+
+@pytest.mark.parametrize("body", ["print('x' * 10**6)", "print('x')", "print('x', flush=True)"])
+def test_nobody_reads_on(body):
+    """`command | head` ends without a word, whether the pipe breaks in the command or after it."""
+    code = (
+        "import sys; from sqrtvocab.training import exit_code\n"
+        "print('ready', file=sys.stderr, flush=True); sys.stdin.read()\n"
+        f"sys.exit(exit_code('prog', lambda: {body}))"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], text=True, **pipes) as process:
+        assert process.stderr.readline() == "ready\n"
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
+def test_another_broken_pipe_is_told(capsys):
+    def command():
+        raise BrokenPipeError("of a worker")
+
+    assert exit_code("prog", command) == 1
+    assert capsys.readouterr().err == "prog: of a worker\n"
 
 
 def test_a_mistake_of_ours_shows_where_it_is(capsys):

@@ -139,7 +139,7 @@ def _train(config: TrainConfig, runtime: Runtime, stack: ExitStack) -> None:
     model, partition = build_model(config, tokenizer, corpus.train.counts, vectors)
     parameters = parameter_table(model)
     if config.checkpoint_activations:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
     cast(nn.Module, model).to(runtime.device)
     partition.to(runtime.device)
     optimizer = torch.optim.AdamW(

@@ -169,7 +169,7 @@ def test_gradient_checkpointing_changes_nothing(backbone):
     for checkpointing in (False, True):
         model = make(backbone).train()
         if checkpointing:
-            model.gradient_checkpointing_enable()
+            model.activation_checkpointing_enable()
         model(ids, labels=ids).loss.backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     for one, other in zip(*gradients, strict=True):

@@ -467,10 +467,14 @@ def draw(rows: Sequence[Row], comparison: Comparison, path: Path) -> None:
         swept = max(map(len, losses.values())) > 1
         points = {}
         for name, by_rate in losses.items():
-            seconds = [float(row["seconds_per_step"]) for row in timed if row["contender"] == name]
-            if seconds:
-                loss = Mean.of(list(by_rate[best_rate(by_rate)].values()))
-                points[name] = (Mean.of(seconds).value, loss.value)
+            rate = best_rate(by_rate)
+            own = [row for row in timed if row["contender"] == name]
+            # Those of the same runs, if they were timed: the machine may be another one on another day.
+            own = [row for row in own if rate_of(row) == rate] or own
+            if own:
+                loss = Mean.of(list(by_rate[rate].values()))
+                seconds = Mean.of([float(row["seconds_per_step"]) for row in own])
+                points[name] = (seconds.value, loss.value)
                 hollow = swept and len(by_rate) == 1
                 bar = {"yerr": loss.half, "fmt": "o", "markersize": 5, "capsize": 2}
                 panel.errorbar(*points[name], color="C0", markerfacecolor="white" if hollow else "C0", **bar)

@@ -26,7 +26,8 @@ class Flops(NamedTuple):
     linear: int
     """Of products with weights (and convolutions)."""
     attention: int
-    """Of attention scores and of the averages they weigh."""
+    """Of attention scores and of the averages they weigh, and of all other products of two batches of
+    matrices, which look like eager attention: the class vectors of `grouped-low-rank` are such a one."""
 
     @property
     def total(self) -> int:

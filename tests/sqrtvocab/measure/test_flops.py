@@ -44,10 +44,14 @@ def test_heads(name, options, columns):
 
 
 def test_class_vectors_are_computed_once_a_step():
-    """The same product with the tokens as grouped-linear, and R multiply-adds for each number of a vector."""
+    """The same product with the tokens as grouped-linear, and R multiply-adds for each number of a vector.
+
+    A batch of products without a weight that torch knows of: it is told with attention.
+    """
     rank, groups, width = 5, 9, 16
     forward = of_head("grouped-low-rank", num_groups=groups, rank=rank)
-    assert forward.linear == 2 * D * (N * (groups + width) + groups * width * rank)
+    assert forward.linear == 2 * D * N * (groups + width)
+    assert forward.attention == 2 * D * groups * width * rank
 
 
 def test_a_head_whose_cost_is_data():

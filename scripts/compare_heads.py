@@ -75,7 +75,7 @@ class Common:
     """Torch threads of a run. Losses do not depend on it, seconds do: rows of other machines or threads are
     left out of the seconds and the figure."""
     shared: bool = False
-    """Other work runs on this machine: keep the losses of these runs, leave their seconds out."""
+    """Other work shares the cores: keep the losses of these runs, leave their seconds out."""
     max_minutes: float | None = None
     """Begin no further run after so many minutes; call again for the rest."""
     out: Path | None = None
@@ -331,7 +331,8 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Se
         if any(row not in entry.timed for entry in entries for row in entry.rows):
             lines += [
                 "",
-                "Losses are of all runs, seconds only of those that had the machine named to themselves.",
+                "Losses are of all runs; seconds are left out where other work shared a core, or on another "
+                "machine.",
             ]
         command = command_with(f"scripts/compare_heads.py {comparison.name}", flags_of(entries))
         lines += ["", command, "", "```bash", f'settings="{setting}"']

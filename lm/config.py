@@ -53,8 +53,8 @@ class TrainConfig:
     tie_embeddings: bool = False
     """Let the head share the input embedding's weight (flat and grouped-linear); GPT-2 itself does."""
     adapter: bool = False
-    """With --tie-embeddings: a hidden-size x hidden-size layer between the backbone and the head, which gives
-    back most of what tying loses."""
+    """With --tie-embeddings: a hidden-size x hidden-size layer between the backbone and the head, which at a
+    low learning rate gives back most of what tying loses."""
 
     data: str = "auto"
     """auto: TinyStories if it is cached or reachable, else built-in stories. tinystories: download it.

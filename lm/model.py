@@ -54,8 +54,8 @@ class CompressedLMConfig(PreTrainedConfig):
             stored with the weights.
         head_options: further options of the head's class.
         tie_word_embeddings: let the head (flat or grouped-linear) use the input embedding's weight.
-        adapter: a d x d layer between backbone and head, the identity at first. It gives back most of what
-            tying loses: a token's vector as input need not be its vector as output.
+        adapter: a d x d layer between backbone and head, the identity at first. A token's vector as input
+            need not be its vector as output: at a low learning rate it gives back most of what tying loses.
     """
 
     model_type = "compressed_lm"

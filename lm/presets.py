@@ -34,7 +34,7 @@ PRESETS: dict[str, TrainConfig] = {
         epochs=0.5,
     ),
     # A model that tells simple stories, after about a minute on two free CPU cores, without a network.
-    # Validation loss 2.2, half of the tokens right.
+    # Validation loss 1.7, 61 % of the tokens right.
     #   train_lm --preset quickstart
     "quickstart": TrainConfig(
         preset="quickstart",
@@ -44,7 +44,7 @@ PRESETS: dict[str, TrainConfig] = {
         num_attention_heads=4,
         seq_len=256,
         batch_size=8,
-        lr=3e-3,
+        lr=8e-3,  # few steps want a high one: 0.003 ends at 2.2, 0.004 at 2.0
         warmup_steps=20,
         max_steps=500,
         eval_every=250,

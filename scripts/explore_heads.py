@@ -166,11 +166,11 @@ def document(rows: Sequence[dict[str, str]]) -> str:
             ])  # fmt: skip
         lines += [
             "",
-            f"## {int(values['steps']):,} steps of {tokens:,} tokens",
+            f"## {int(values['steps']):,} steps of {tokens:,} tokens, learning rate {values['lr']}",
             "",
             f"{values['data']}, {int(values['training_tokens']):,} tokens to train on; hidden "
             f"{values['hidden_size']}, {values['num_layers']} layers, {values['num_attention_heads']} "
-            f"attention heads; learning rate {values['lr']}. {values['machine']}.",
+            f"attention heads. {values['machine']}.",
             "",
             table(
                 ["", "idea", "n", "validation loss", "less the recipe", "s", "head's parameters"], cells, 2

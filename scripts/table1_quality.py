@@ -265,7 +265,8 @@ def document(rows: Sequence[Row], older: Sequence[Row] = ()) -> str:
         places = ", ".join(dict.fromkeys(f"{row['machine']}, torch {row['torch']}" for row in mine))
         lines += [
             "",
-            f"## {int(first['steps']):,} steps of {per_step:,} tokens",
+            f"## {int(first['steps']):,} steps of {per_step:,} tokens"
+            + "".join(f", learning rate {rate}" for rate in values_of(setting).get("--lr", [])),
             "",
             f"`{setting}`, {int(first['training_items']):,} tokens to train on. {places}."
             + (f" Our scores are those of {judge}." if (judge := judge_of(mine)) else ""),

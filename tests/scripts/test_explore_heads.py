@@ -97,7 +97,7 @@ def test_page_takes_the_seeds_together(script):
         for seed, loss in enumerate(losses)
     ]  # fmt: skip
     page = explore.document(rows)
-    assert "## 8 steps of 64 tokens" in page
+    assert "## 8 steps of 64 tokens, learning rate 8\n" in page
     # Student's t for two values is 12.706, their standard error 0.5.
     assert "| `tied` | tied | 2 | 5.000 ± 6.353 | +0.500 ± 0.000 | 9 | 1,234 |" in page
     assert "| `other` | other | 1 | 3.000 | −1.000 | 9 | 1,234 |" in page

@@ -8,7 +8,7 @@ import tyro
 
 from classifier.config import EvalConfig, TrainConfig
 from classifier.presets import PRESETS
-from flags import one_line_errors, saved_config, scout
+from sqrtvocab.flags import one_line_errors, saved_config, scout
 
 
 def train_main() -> int:

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from flags import ConfigError, at_least, positive, seed_fits
 from shapesgen.attributes import AttributeSpace
+from sqrtvocab.errors import UserError
+from sqrtvocab.flags import at_least, positive, seed_fits
 
 EMBEDDING = 512  # width of what the CNN makes of an image; here because --rank is checked without torch
 YOUNGER = ("modulation", "rank", "chunk_size")  # settings that older runs lack; None in all of them
@@ -130,7 +131,7 @@ class TrainConfig:
         except ValueError as error:
             problems.append(f"--only: {error}")
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise UserError("; ".join(problems))
 
     def space(self) -> AttributeSpace:
         """The classes that `--only` leaves.
@@ -178,13 +179,13 @@ class TrainConfig:
         """The inverse of `to_json`; further keys in `settings` are ignored.
 
         Raises:
-            ConfigError: for settings that were not written by `to_json`.
+            UserError: for settings that were not written by `to_json`.
         """
         try:
             settings = {**dict.fromkeys(YOUNGER), **settings}
             values = {field.name: settings[field.name] for field in dataclasses.fields(cls)}
         except KeyError as error:
-            raise ConfigError(f"the setting {error} is missing") from error
+            raise UserError(f"the setting {error} is missing") from error
         for name in ("data", "out"):
             values[name] = None if values[name] is None else Path(values[name])
         return cls(**{**values, "only": tuple(values["only"]), **changes})
@@ -227,4 +228,4 @@ class EvalConfig:
         if self.image is not None and not self.image.is_file():
             problems.append(f"--image {self.image}: no such file")
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise UserError("; ".join(problems))

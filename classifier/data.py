@@ -19,8 +19,9 @@ from shapesgen.attributes import AttributeSpace
 from shapesgen.ceiling import Ceiling, ceiling
 from shapesgen.choices import Split
 from shapesgen.dataset import MapStyle
-from shapesgen.errors import DamagedShardError, SettingsError
-from sqrtvocab.training import RunError, Runtime, UserError
+from shapesgen.errors import DamagedShardError
+from sqrtvocab.errors import UserError
+from sqrtvocab.training import RunError, Runtime
 
 ShapeImages = MapStyle  # either dataset of shapesgen
 
@@ -43,7 +44,7 @@ def open_images(config: TrainConfig, split: Split) -> ShapeImages:
         )
     try:
         images = ShapesParquet(config.data, split)
-    except (SettingsError, DamagedShardError) as error:
+    except (UserError, DamagedShardError) as error:
         raise UserError(f"--data {config.data}: {error}") from error
     if images.space != space:
         raise UserError(

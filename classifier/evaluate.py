@@ -17,11 +17,11 @@ from tqdm import tqdm
 from classifier.cnn import IMAGE_SIZE, Classifier, make_classifier, make_partition
 from classifier.config import EvalConfig, TrainConfig
 from classifier.data import ceiling_of, image_batches, image_errors, in_batches, open_images, sample_of
-from flags import ConfigError
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Head, Partition
+from sqrtvocab.errors import UserError
 from sqrtvocab.heads.two_level import TwoLevelHead
-from sqrtvocab.training import Runtime, UserError, load_checkpoint, open_runtime, read_config, write_json
+from sqrtvocab.training import Runtime, load_checkpoint, open_runtime, read_config, write_json
 
 IntArray = npt.NDArray[np.int64]
 
@@ -122,7 +122,7 @@ def report(config: EvalConfig) -> None:
         trained = TrainConfig.from_json(
             read_config(config.run), **({"data": config.data} if config.data else {})
         )
-    except ConfigError as error:
+    except UserError as error:
         raise UserError(f"{config.run}: not a run of train_classifier: {error}") from error
     checkpoint = load_checkpoint(config.run, config.checkpoint)
     if checkpoint is None:

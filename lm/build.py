@@ -16,10 +16,10 @@ from filelock import FileLock
 from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, PreTrainedConfig
 
 from lm.config import TrainConfig
-from lm.corpus import pieces
 from lm.model import CompressedLM, CompressedLMConfig, token_order
-from lm.sources import Source
-from lm.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer, vocab_size_of
+from lm.text.corpus import pieces
+from lm.text.sources import Source
+from lm.text.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer, vocab_size_of
 from sqrtvocab import AdaptiveHead, FlatHead, GroupedLowRankHead, Head, Partition
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.training import UserError

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import tyro
 
-from flags import one_line_errors, saved_config, scout
 from lm.config import EvalConfig, JudgeConfig, SampleConfig, TrainConfig
 from lm.presets import PRESETS
+from sqrtvocab.flags import one_line_errors, saved_config, scout
 
 Config = TypeVar("Config")
 
@@ -54,7 +54,7 @@ def judge_main() -> int:
     """`judge_lm`. Returns the exit code."""
     config = _parse(JudgeConfig, "judge_lm")
 
-    from lm.judge_run import judge
+    from lm.judge.command import judge
     from sqrtvocab.training import exit_code
 
     return exit_code("judge_lm", lambda: judge(config))

@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
-from flags import ConfigError, at_least, positive, seed_fits
+from sqrtvocab.errors import UserError
+from sqrtvocab.flags import at_least, positive, seed_fits
 
 Device = Literal["auto", "cuda", "mps", "cpu"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
@@ -174,7 +175,7 @@ class TrainConfig:
         if self.resume not in (None, "auto") and self.out is not None and Path(str(self.resume)) != self.out:
             problems.append("--resume PATH continues the run in that folder: leave --out away")
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise UserError("; ".join(problems))
 
     @property
     def run_folder(self) -> Path:
@@ -188,16 +189,16 @@ class TrainConfig:
         """The inverse of `to_json`; further keys in `settings` are ignored.
 
         Raises:
-            ConfigError: for settings that were not written by `to_json`.
+            UserError: for settings that were not written by `to_json`.
         """
         try:
             settings = {**YOUNGER, **settings}
             values = {field.name: settings[field.name] for field in dataclasses.fields(cls)}
         except KeyError as error:
-            raise ConfigError(f"the setting {error} is missing") from error
+            raise UserError(f"the setting {error} is missing") from error
         kinds = get_type_hints(cls)
         if wrong := [name for name, value in values.items() if not _fits(value, kinds[name])]:
-            raise ConfigError("; ".join(f"the setting '{name}' cannot be {values[name]!r}" for name in wrong))
+            raise UserError("; ".join(f"the setting '{name}' cannot be {values[name]!r}" for name in wrong))
         for name in ("cache", "embeddings", "out"):
             values[name] = None if values[name] is None else Path(values[name])
         return cls(**{**values, **changes})
@@ -248,7 +249,7 @@ class EvalConfig:
         problems = at_least(self, 1, "max_tokens", "batch_size")
         problems += at_least(self, 0, "tokens", "samples", "seed") + seed_fits(self)
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise UserError("; ".join(problems))
 
 
 @dataclass(frozen=True)
@@ -282,7 +283,7 @@ class SampleConfig:
         except UnicodeEncodeError as error:  # how Python hands over bytes that are no UTF-8
             problems.append(f"--prompt is not UTF-8 at character {error.start:,}")
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise UserError("; ".join(problems))
 
 
 @dataclass(frozen=True)
@@ -328,4 +329,4 @@ class JudgeConfig:
                 f"--out {self.out}: the scores go there; name the raw answers {self.out.stem}.jsonl"
             )
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise UserError("; ".join(problems))

@@ -15,12 +15,12 @@ from tqdm import tqdm
 
 from lm.build import open_tokenizer
 from lm.config import EvalConfig
-from lm.corpus import Tokens, default_cache, open_corpus
 from lm.generate import continue_stories, fitting
 from lm.model import IGNORED, CompressedLM
-from lm.openings import SAMPLE_PROMPTS
 from lm.runs import TrainedRun, load_run, read_partition
-from lm.sources import open_source
+from lm.stories.openings import SAMPLE_PROMPTS
+from lm.text.corpus import Tokens, default_cache, open_corpus
+from lm.text.sources import open_source
 from sqrtvocab import Partition
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.training import Runtime, UserError, open_runtime, write_json

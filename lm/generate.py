@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
 
 from lm.model import CompressedLM
-from lm.tokenizer import TextTokenizer
+from lm.text.tokenizer import TextTokenizer
 from sqrtvocab.training import UserError
 
 _COLDEST = 1e-6

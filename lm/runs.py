@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from flags import ConfigError
 from lm.config import TrainConfig
 from lm.model import CompressedLM
-from lm.tokenizer import TextTokenizer, load_tokenizer
+from lm.text.tokenizer import TextTokenizer, load_tokenizer
 from sqrtvocab import Head, Partition
+from sqrtvocab.errors import UserError
 from sqrtvocab.heads.two_level import TwoLevelHead
-from sqrtvocab.training import Runtime, UserError, load_checkpoint, read_config, save_checkpoint, write_json
+from sqrtvocab.training import Runtime, load_checkpoint, read_config, save_checkpoint, write_json
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def load_run(run: Path, checkpoint: str, runtime: Runtime) -> TrainedRun:
         found_at_start = {"data_used": str, "groups": int}
         for name, kind in found_at_start.items():
             if not isinstance(settings.get(name), kind):
-                raise ConfigError(f"the setting '{name}' cannot be {settings.get(name)!r}")
-    except ConfigError as error:
+                raise UserError(f"the setting '{name}' cannot be {settings.get(name)!r}")
+    except UserError as error:
         raise UserError(f"{run / 'config.json'}: not the settings of a run of train_lm: {error}") from error
     found = load_checkpoint(run, checkpoint)
     if found is None:

@@ -36,14 +36,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lm.build import build_model, head_cost, open_tokenizer, parameter_table
 from lm.config import YOUNGER, TrainConfig
-from lm.corpus import default_cache, open_corpus
 from lm.evaluate import evaluate, some_windows
 from lm.generate import continue_stories, fitting
 from lm.model import CompressedLM
-from lm.openings import SAMPLE_PROMPTS
 from lm.runs import embedding_of, read_partition, save_model, write_partition
-from lm.sources import lasting_name, open_source
-from lm.tokenizer import TextTokenizer, load_tokenizer
+from lm.stories.openings import SAMPLE_PROMPTS
+from lm.text.corpus import default_cache, open_corpus
+from lm.text.sources import lasting_name, open_source
+from lm.text.tokenizer import TextTokenizer, load_tokenizer
 from sqrtvocab import AdaptiveHead, GroupedLowRankHead, Head, Partition, make_head
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.training import (

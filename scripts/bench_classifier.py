@@ -25,8 +25,8 @@ from torch import Tensor
 from classifier.cnn import Classifier, Encoder, make_classifier, make_partition
 from classifier.config import EMBEDDING, TrainConfig
 from classifier.data import image_batches, open_images
-from flags import one_line_errors
 from sqrtvocab import make_head
+from sqrtvocab.flags import one_line_errors
 from sqrtvocab.training import BatchPlan, Runtime, UserError, exit_code, open_runtime, share_of_mean
 
 Batch = tuple[Tensor, Tensor]

@@ -22,7 +22,8 @@ from typing import Any, Literal
 import tyro
 from results import refuse
 
-from flags import ConfigError, at_least, one_line_errors
+from sqrtvocab.errors import UserError
+from sqrtvocab.flags import at_least, one_line_errors
 
 # torch is imported where it is used: --help must not wait for it.
 
@@ -69,7 +70,7 @@ class Config:
         if self.json is not None and not self.json.resolve().parent.is_dir():
             problems.append(f"--json: no folder {self.json.resolve().parent}")
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise UserError("; ".join(problems))
 
 
 # ---- the contenders: functions that make the step to be timed ----

@@ -23,7 +23,8 @@ import tyro
 from lm_models import MODELS, Setting, Shape, make_model, make_training, simulate_training
 from results import refuse
 
-from flags import ConfigError, at_least, one_line_errors
+from sqrtvocab.errors import UserError
+from sqrtvocab.flags import at_least, one_line_errors
 
 # torch is imported where it is used: --help must not wait for it.
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Config:
         if self.json is not None and not self.json.resolve().parent.is_dir():
             problems.append(f"--json: no folder {self.json.resolve().parent}")
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise UserError("; ".join(problems))
 
     def shape(self, batch_size: int) -> Shape:
         """What the contenders need to know; with so many sequences unless a flag says otherwise."""

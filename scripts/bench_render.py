@@ -32,9 +32,10 @@ import tyro
 from PIL import Image, ImageChops, ImageDraw
 from torch.utils.data import DataLoader, RandomSampler
 
-from flags import ConfigError, at_least, one_line_errors
 from shapesgen import AttributeSpace, ShapesDataset, ShapesParquet, render
 from shapesgen.kernel import BORDER, BOTTOM, NOTCH_DEPTH, NOTCH_WIDTH, PALETTE, PERIOD, RADIUS
+from sqrtvocab.errors import UserError
+from sqrtvocab.flags import at_least, one_line_errors
 
 FULL = AttributeSpace.full()
 SCALE = 4
@@ -51,7 +52,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         if problems := at_least(self, 1, "images_per_class", "rounds"):
-            raise ConfigError("; ".join(problems))
+            raise UserError("; ".join(problems))
 
 
 # --- the straightforward renderer ---------------------------------------------------------------------------

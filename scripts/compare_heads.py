@@ -50,7 +50,7 @@ from results import (
     write_page,
 )  # fmt: skip
 
-from flags import one_line_errors
+from sqrtvocab.flags import one_line_errors
 
 QUICK_SPACE = (
     "pattern=solid,striped",

@@ -16,7 +16,7 @@ from pathlib import Path
 import tyro
 
 from classifier.presets import PRESETS
-from flags import one_line_errors
+from sqrtvocab.flags import one_line_errors
 
 OUT = Path("runs/demo")
 MODULES = {"shapesgen": "shapesgen.cli", "train_classifier": "classifier.train"}

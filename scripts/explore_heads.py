@@ -22,7 +22,8 @@ import tyro
 from records import Data, Mean, paired
 from results import QUICK, RESULTS, command_with, folder, read_csv, table, write_csv, write_page
 
-from flags import ConfigError, at_least, flag, one_line_errors, positive
+from sqrtvocab.errors import UserError
+from sqrtvocab.flags import at_least, flag, one_line_errors, positive
 
 # torch is imported where it is used: --help must not wait for it.
 
@@ -71,7 +72,7 @@ class Config:
                 f"{self.num_attention_heads}"
             )
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise UserError("; ".join(problems))
 
 
 # What makes two rows the same measurement, beside idea and text.
@@ -86,9 +87,9 @@ def main(config: Config) -> None:
     from idea_heads import IDEAS, Setting, train_and_score
 
     from lm.build import parameter_table
-    from lm.corpus import default_cache, open_corpus
-    from lm.sources import open_source
-    from lm.tokenizer import make_tokenizer
+    from lm.text.corpus import default_cache, open_corpus
+    from lm.text.sources import open_source
+    from lm.text.tokenizer import make_tokenizer
     from sqrtvocab.measure.machine import describe_machine
     from sqrtvocab.training import UserError
 

@@ -38,7 +38,8 @@ from results import (
     write_page,
 )  # fmt: skip
 
-from flags import ConfigError, at_least, one_line_errors, positive
+from sqrtvocab.errors import UserError
+from sqrtvocab.flags import at_least, one_line_errors, positive
 
 # torch is imported where it is used: --help must not wait for it.
 
@@ -88,7 +89,7 @@ class Config:
         if self.groups and not 1 <= min(self.groups) <= max(self.groups) <= vocabulary:
             problems.append(f"--groups must lie between 1 and V = {vocabulary}, got {self.groups}")
         if problems:
-            raise ConfigError("; ".join(problems))
+            raise UserError("; ".join(problems))
 
     def shape(self) -> Shape:
         """Of the step whose memory is counted."""

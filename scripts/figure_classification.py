@@ -22,7 +22,7 @@ from results import QUICK, command, folder, refuse, shown_path, table, write_csv
 
 from classifier.config import TrainConfig
 from classifier.presets import PRESETS
-from flags import ConfigError, one_line_errors
+from sqrtvocab.flags import one_line_errors
 
 # torch and matplotlib are imported where they are used: --help must not wait for them.
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def class_space(run: Path) -> object:
 
     try:
         config = TrainConfig.from_json(settings_of(run))
-    except ConfigError as error:
+    except UserError as error:
         raise UserError(f"{run}: no run of train_classifier: {error}") from error
     return config.space(), config.rotation_cue
 

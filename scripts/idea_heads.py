@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import GPT2Config
 
-from lm.corpus import Corpus
 from lm.evaluate import some_windows
 from lm.model import CompressedLM, CompressedLMConfig
+from lm.text.corpus import Corpus
 from lm.train import parameter_groups
 from sqrtvocab import HeadOutput, Partition
 from sqrtvocab.heads import GroupedLinearHead

@@ -42,7 +42,7 @@ from records import (
 from results import QUICK, RESULTS, command_with, table, values_of, write_page
 from results import folder as make_folder
 
-from flags import one_line_errors
+from sqrtvocab.flags import one_line_errors
 
 # The first three are contenders of `compare_heads.py lm`: what one of the two scripts has trained, with the
 # same settings and --runs, the other takes as it is.

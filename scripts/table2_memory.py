@@ -30,7 +30,8 @@ from results import (
     write_page,
 )
 
-from flags import ConfigError, one_line_errors
+from sqrtvocab.errors import UserError
+from sqrtvocab.flags import one_line_errors
 
 # torch is imported where it is used: --help must not wait for it.
 if TYPE_CHECKING:
@@ -112,9 +113,9 @@ class Config:
 
     def __post_init__(self) -> None:
         if not self.gpu:
-            raise ConfigError("--gpu: name at least one")
+            raise UserError("--gpu: name at least one")
         if not (self.quick or self.out or set(PAPER) <= set(self.gpu)):
-            raise ConfigError(
+            raise UserError(
                 f"--gpu: without the paper's {', '.join(PAPER)} the page in docs/results would lose them; "
                 "name them, too, or another folder: --out DIR"
             )

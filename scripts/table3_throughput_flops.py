@@ -21,7 +21,8 @@ import tyro
 from lm_models import MODELS, QUICK_SIZES, Shape, make_training
 from results import command_line, folder, read_csv, refuse, table, write_csv, write_page
 
-from flags import ConfigError, one_line_errors
+from sqrtvocab.errors import UserError
+from sqrtvocab.flags import one_line_errors
 
 # torch is imported where it is used: --help must not wait for it.
 
@@ -63,7 +64,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if min(self.repeats, self.threads) < 1:
-            raise ConfigError("--repeats and --threads must be at least 1")
+            raise UserError("--repeats and --threads must be at least 1")
 
 
 def train_step(name: str, shape: Shape) -> Callable[[], Any]:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
 
-from flags import one_line
 from shapesgen.attributes import ATTRIBUTES, AttributeSpace, check_attribute
 from shapesgen.choices import Format, RotationCue, Sampling
-from shapesgen.errors import DamagedShardError, SettingsError, WriteError
+from shapesgen.errors import DamagedShardError, WriteError
+from sqrtvocab.errors import UserError
+from sqrtvocab.flags import one_line
 
 if TYPE_CHECKING:
     from shapesgen.recipe import Recipe
@@ -65,9 +66,9 @@ class Render:
 
         part = _pair("--part", "I/N", "/", self.part)
         if not 1 <= part[0] <= part[1]:
-            raise SettingsError(f"--part must be I/N with 1 <= I <= N, got {self.part}")
+            raise UserError(f"--part must be I/N with 1 <= I <= N, got {self.part}")
         if self.overwrite and part != (1, 1):
-            raise SettingsError("--overwrite would delete what the other parts write; leave out --part or it")
+            raise UserError("--overwrite would delete what the other parts write; leave out --part or it")
         recipe = self._recipe()
         workers = _workers(self.workers, recipe.num_images // part[1])
         done = write_set(
@@ -152,7 +153,7 @@ class Describe:
         space = _space(self.only)
         given = {name: value for name in ATTRIBUTES if (value := getattr(self, name)) is not None}
         if bool(given) == bool(self.class_id):
-            raise SettingsError("give either class ids or the eight attributes, --shape to --border")
+            raise UserError("give either class ids or the eight attributes, --shape to --border")
         try:
             if given:
                 print(space.class_id(**given))
@@ -162,7 +163,7 @@ class Describe:
                 full = f" (full id {space.full_ids(class_id)})" if self.only else ""
                 print(f"{class_id}{full}: {attributes}")
         except ValueError as error:
-            raise SettingsError(str(error)) from None
+            raise UserError(str(error)) from None
         return 0
 
 
@@ -209,7 +210,7 @@ class Preview:
 
         if self.dir is not None:
             if self.class_id or self.only:
-                raise SettingsError("--dir shows a folder as it is; leave out --class-id and --only")
+                raise UserError("--dir shows a folder as it is; leave out --class-id and --only")
             recipe, rows = preview.from_folder(self.dir)
             first, end = recipe.class_range
             title = f"{self.dir}: {recipe.num_images:,} images of {end - first:,} classes"
@@ -220,11 +221,11 @@ class Preview:
             try:
                 rows = preview.instances(recipe, self.class_id) if self.class_id else preview.overview(recipe)
             except ValueError as error:
-                raise SettingsError(f"--class-id: {error}") from None
+                raise UserError(f"--class-id: {error}") from None
         try:
             preview.sheet(title, rows).save(self.out)
         except (OSError, ValueError) as error:
-            raise SettingsError(f"--out {self.out}: {error}") from None
+            raise UserError(f"--out {self.out}: {error}") from None
         print(self.out)
         return 0
 
@@ -240,7 +241,7 @@ def _space(only: Sequence[str]) -> AttributeSpace:
             kept.setdefault(name, []).extend(options.split(","))
         return AttributeSpace.only(kept)
     except ValueError as error:
-        raise SettingsError(f"--only: {error}") from None
+        raise UserError(f"--only: {error}") from None
 
 
 def _workers(workers: int | None, images: int) -> int:
@@ -250,14 +251,14 @@ def _workers(workers: int | None, images: int) -> int:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return cores or 1
     if workers < 1:
-        raise SettingsError(f"--workers must be at least 1, got {workers}")
+        raise UserError(f"--workers must be at least 1, got {workers}")
     return workers
 
 
 def _pair(flag: str, form: str, separator: str, text: str) -> tuple[int, int]:
     match = re.fullmatch(rf"(\d+){separator}(\d+)", text)
     if match is None:
-        raise SettingsError(f"{flag} must be {form}, got {text!r}")
+        raise UserError(f"{flag} must be {form}, got {text!r}")
     return int(match[1]), int(match[2])
 
 
@@ -268,7 +269,7 @@ def _naming_flags() -> Iterator[None]:
         yield
     except ValueError as error:
         field, _, rest = str(error).partition(" ")
-        raise SettingsError(f"--{field.replace('_', '-')} {rest}") from None
+        raise UserError(f"--{field.replace('_', '-')} {rest}") from None
 
 
 Command = (
@@ -294,7 +295,7 @@ def _parse(arguments: Sequence[str] | None) -> Render | Verify | Preview | Descr
             )
     except SystemExit as end:
         if end.code:
-            raise SettingsError(one_line(message.getvalue())) from None
+            raise UserError(one_line(message.getvalue())) from None
         raise
 
 
@@ -302,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0, 1 for a failed run or check, 2 for bad input, 130 after Ctrl-C."""
     try:
         return _parse(arguments).run()
-    except SettingsError as error:
+    except UserError as error:
         print(f"shapesgen: {error}", file=sys.stderr)
         return 2
     except (WriteError, DamagedShardError) as error:

@@ -1,13 +1,11 @@
-"""What can go wrong for reasons outside the code. The messages are for the user, in one line."""
+"""How a set can go wrong through no fault of what was asked for; the messages are one line each."""
+
+from sqrtvocab.errors import RunError
 
 
-class SettingsError(Exception):
-    """What was asked for cannot be done. The message names the flag or the folder."""
-
-
-class WriteError(Exception):
+class WriteError(RunError):
     """Writing failed on the way; finished shards are kept."""
 
 
-class DamagedShardError(Exception):
+class DamagedShardError(RunError):
     """A shard cannot be read, or does not hold what it should. The message names it."""

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from shapesgen.choices import FORMATS, SPLITS, Format, Split
-from shapesgen.errors import SettingsError
 from shapesgen.recipe import Recipe
 from shapesgen.shards import SUFFIX
+from sqrtvocab.errors import UserError
 
 SHARD_IMAGES = 16_384  # about 45 MB: little is lost with one, and any number of workers share them evenly
 ROW_GROUP = 1_024  # images held in memory at a time
@@ -92,17 +92,17 @@ def set_config(recipe: Recipe, form: Format) -> dict[str, Any]:
 
 
 def read_config(out: Path) -> tuple[Recipe, Format]:
-    """The recipe and format of the set in a folder. Raises SettingsError if there is none."""
+    """The recipe and format of the set in a folder. Raises UserError if there is none."""
     config = load_json(out / "config.json")
     if config is None:
-        raise SettingsError(f"{out} holds no image set (no config.json); `shapesgen render --out` writes one")
+        raise UserError(f"{out} holds no image set (no config.json); `shapesgen render --out` writes one")
     try:
         recipe, form = Recipe.from_config(config), config["format"]
         readable = form in FORMATS and set_config(recipe, form) == config
     except (KeyError, TypeError, ValueError):
         readable = False
     if not readable:
-        raise SettingsError(f"{out / 'config.json'} is damaged, or from another version of shapesgen")
+        raise UserError(f"{out / 'config.json'} is damaged, or from another version of shapesgen")
     return recipe, form
 
 
@@ -120,14 +120,14 @@ def write_manifest(recipe: Recipe, out: Path, form: Format) -> None:
 def read_manifest(out: Path) -> tuple[Recipe, Format, dict[str, Record]]:
     """Recipe, format and, by shard name, the records of a complete set.
 
-    Raises SettingsError if the folder holds none or the set is not finished.
+    Raises UserError if the folder holds none or the set is not finished.
     """
     recipe, form = read_config(out)
     manifest = load_json(out / "manifest.json")
     shards = shards_of(recipe)
     if manifest is None:
         done = sum(shard.record(out) is not None for shard in shards)
-        raise SettingsError(
+        raise UserError(
             f"{out} is not finished: {done} of {len(shards)} shards are there; run `shapesgen render` again"
         )
     try:
@@ -135,7 +135,7 @@ def read_manifest(out: Path) -> tuple[Recipe, Format, dict[str, Record]]:
     except (KeyError, TypeError):
         records = {}
     if list(records) != [shard.name for shard in shards]:
-        raise SettingsError(f"{out / 'manifest.json'} is damaged; run `shapesgen render` again to repair it")
+        raise UserError(f"{out / 'manifest.json'} is damaged; run `shapesgen render` again to repair it")
     return recipe, form, records
 
 

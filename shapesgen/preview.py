@@ -71,7 +71,7 @@ def instances(recipe: Recipe, class_ids: Sequence[int]) -> list[Row]:
 def from_folder(folder: Path) -> tuple[Recipe, list[Row]]:
     """The first images of each split of a set on disk.
 
-    Raises SettingsError if there is no finished set, DamagedShardError if its images cannot be read.
+    Raises UserError if there is no finished set, DamagedShardError if its images cannot be read.
     """
     recipe, form, _ = read_manifest(folder)
     rows = []

@@ -17,11 +17,12 @@ from shapesgen import png
 from shapesgen.attributes import IntArray
 from shapesgen.choices import Split
 from shapesgen.dataset import MapStyle
-from shapesgen.errors import DamagedShardError, SettingsError
+from shapesgen.errors import DamagedShardError
 from shapesgen.kernel import SIDE
 from shapesgen.layout import Record, read_manifest, shards_of
 from shapesgen.recipe import check_split
 from shapesgen.renderer import Images
+from sqrtvocab.errors import UserError
 
 
 class ShapesParquet(MapStyle):
@@ -39,17 +40,17 @@ class ShapesParquet(MapStyle):
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[int], Any] | None = None,
     ) -> None:
-        """Raises SettingsError if the folder holds no finished Parquet set, DamagedShardError if a shard of
+        """Raises UserError if the folder holds no finished Parquet set, DamagedShardError if a shard of
         the split is missing or has another size than it should."""
         super().__init__(transform, target_transform)
         self.split = check_split(split)
         self.folder = Path(folder)
         self.recipe, form, records = read_manifest(self.folder)
         if form != "parquet":
-            raise SettingsError(f"{folder} is a set in format {form}; ShapesParquet reads parquet")
+            raise UserError(f"{folder} is a set in format {form}; ShapesParquet reads parquet")
         shards = [shard for shard in shards_of(self.recipe) if shard.split == split]
         if not shards:
-            raise SettingsError(f"{folder} has no images in the {split} split")
+            raise UserError(f"{folder} has no images in the {split} split")
         self._records = [records[shard.name] for shard in shards]
         self._starts = np.array([shard.start for shard in shards])
         for record in self._records:

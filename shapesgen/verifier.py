@@ -20,7 +20,7 @@ from shapesgen.workers import Report, run
 def verify_set(folder: Path, workers: int = 1, progress: bool = False) -> list[str]:
     """What is wrong with a set, one line for each damaged shard; empty if nothing is.
 
-    Raises SettingsError if the folder holds no finished set.
+    Raises UserError if the folder holds no finished set.
     """
     recipe, form, records = read_manifest(folder)
     shards = shards_of(recipe)

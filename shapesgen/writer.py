@@ -19,7 +19,7 @@ import numpy as np
 from shapesgen import png
 from shapesgen.card import dataset_card
 from shapesgen.choices import SPLITS, Format
-from shapesgen.errors import SettingsError, WriteError
+from shapesgen.errors import WriteError
 from shapesgen.layout import (
     ROW_GROUP,
     Record,
@@ -34,6 +34,7 @@ from shapesgen.layout import (
 from shapesgen.recipe import Recipe
 from shapesgen.shards import Rows, stored, write_shard
 from shapesgen.workers import Report, run
+from sqrtvocab.errors import UserError
 
 MAX_FOLDER_IMAGES = 100_000
 
@@ -63,11 +64,11 @@ def write_set(
 ) -> Summary:
     """Write part I of N (counted from 1) of a set. Shards that are there and whole are kept.
 
-    Raises SettingsError if it cannot be done as asked, WriteError if it fails on the way.
+    Raises UserError if it cannot be done as asked, WriteError if it fails on the way.
     """
     started = time.perf_counter()
     if form == "folder" and recipe.num_images > MAX_FOLDER_IMAGES:
-        raise SettingsError(
+        raise UserError(
             f"--format folder would make {recipe.num_images:,} files; beyond {MAX_FOLDER_IMAGES:,} file "
             "systems and tools crawl: use --format parquet, or fewer classes by --only or --classes"
         )
@@ -107,7 +108,7 @@ def _prepare(recipe: Recipe, out: Path, form: Format, overwrite: bool) -> None:
         out.mkdir(parents=True, exist_ok=True)
         found = load_json(out / "config.json")
         if found is None and any(out.iterdir()):
-            raise SettingsError(f"--out {out}: not empty, and no image set; name another folder")
+            raise UserError(f"--out {out}: not empty, and no image set; name another folder")
         if found is not None and overwrite:
             for name in ("data", "records", ".partial", *(SPLITS if found.get("format") == "folder" else ())):
                 shutil.rmtree(out / name, ignore_errors=True)
@@ -119,14 +120,14 @@ def _prepare(recipe: Recipe, out: Path, form: Format, overwrite: bool) -> None:
             write_atomically(out / "config.json", json.dumps(config, indent=1) + "\n", replace=False)
             found = load_json(out / "config.json") or {}
         if differences := list(_differences(found, config)):
-            raise SettingsError(
+            raise UserError(
                 f"--out {out} holds a set with other settings: {'; '.join(differences)}. "
                 "Nothing was changed: name another folder, or pass --overwrite"
             )
         for name in ("data", "records", ".partial"):
             (out / name).mkdir(exist_ok=True)
     except OSError as error:
-        raise SettingsError(f"--out {out}: {error.strerror}") from None
+        raise UserError(f"--out {out}: {error.strerror}") from None
 
 
 def _differences(there: dict[str, Any], asked: dict[str, Any]) -> Iterator[str]:
@@ -152,7 +153,7 @@ def _check_space(recipe: Recipe, out: Path, form: Format, shards: list[Shard]) -
         sizes = (sizes + 4095) // 4096 * 4096  # file systems give out blocks
     needed, free = images * float(sizes.mean()), shutil.disk_usage(out).free
     if needed > free:
-        raise SettingsError(
+        raise UserError(
             f"--out {out}: {images:,} images need about {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free"
         )
 

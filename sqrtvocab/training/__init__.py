@@ -4,10 +4,10 @@ Each loop stays visible in its own script (`classifier/train.py`, `lm/train.py`)
 made of.
 """
 
+from sqrtvocab.atomic import require_space, write_json, write_text
+from sqrtvocab.errors import RunError, UserError, exit_code
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
-from sqrtvocab.training.atomic import require_space, write_json, write_text
 from sqrtvocab.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sqrtvocab.training.errors import RunError, UserError, exit_code
 from sqrtvocab.training.logbook import Logbook, markdown_table, read_metrics
 from sqrtvocab.training.order import BatchPlan
 from sqrtvocab.training.run_folder import find_checkpoint, read_config, require_same, require_same_checkpoint

@@ -29,8 +29,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from sqrtvocab.training.atomic import fsync, write_json
-from sqrtvocab.training.errors import RunError, UserError
+from sqrtvocab.atomic import fsync, write_json
+from sqrtvocab.errors import RunError, UserError
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from sqrtvocab.training.atomic import write_text
+from sqrtvocab.atomic import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

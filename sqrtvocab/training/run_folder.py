@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from sqrtvocab.errors import UserError
 from sqrtvocab.training.checkpoint import Checkpoint, load_checkpoint
-from sqrtvocab.training.errors import UserError
 from sqrtvocab.training.runtime import Runtime
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sqrtvocab.training.errors import RunError
+from sqrtvocab.errors import RunError
 from sqrtvocab.training.runtime import Runtime
 
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from classifier.cnn import Classifier, Encoder, make_classifier, make_partition
-from classifier.config import ConfigError, TrainConfig
+from classifier.config import TrainConfig, UserError
 from classifier.evaluate import evaluate
 from shapesgen import ShapesDataset
 from shapesgen.attributes import AttributeSpace
@@ -70,7 +70,7 @@ def test_settings_of_older_runs_are_read(finished):
     del config["modulation"], config["rank"], config["chunk_size"]
     assert TrainConfig.from_json(config).head_options() == {}
     del config["head"]
-    with pytest.raises(ConfigError, match="'head' is missing"):
+    with pytest.raises(UserError, match="'head' is missing"):
         TrainConfig.from_json(config)
 
 

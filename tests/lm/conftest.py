@@ -8,12 +8,12 @@ import pytest
 from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, PreTrainedConfig
 
 import lm.evaluate
-import lm.judge_run
+import lm.judge.command
 import lm.sample
 import lm.train  # noqa: F401  (imported here, so that the forked processes need not)
 from lm import cli
-from lm.stories import stories
-from lm.tokenizer import END, TextTokenizer, gpt2_tokenizer, train_tokenizer
+from lm.stories.write import stories
+from lm.text.tokenizer import END, TextTokenizer, gpt2_tokenizer, train_tokenizer
 
 
 @pytest.fixture(scope="session")

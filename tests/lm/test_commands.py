@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from flags import ConfigError
 from lm.config import EvalConfig, JudgeConfig, SampleConfig
-from lm.corpus import Tokens, open_corpus
 from lm.evaluate import distinct, evaluate, repetition, some_windows
 from lm.generate import continue_stories, fitting, stream_story
 from lm.model import CompressedLM, CompressedLMConfig
-from lm.openings import OPENINGS
-from lm.sources import open_source
-from lm.tokenizer import load_tokenizer
+from lm.stories.openings import OPENINGS
+from lm.text.corpus import Tokens, open_corpus
+from lm.text.sources import open_source
+from lm.text.tokenizer import load_tokenizer
+from sqrtvocab.errors import UserError
 
 
 @pytest.fixture
@@ -187,10 +187,10 @@ def test_damaged_settings_of_a_run(run, complaint, finished, tmp_path, damage, s
 
 
 def test_prompts_that_are_no_text_and_seeds_that_are_too_large(tmp_path):
-    with pytest.raises(ConfigError, match="--prompt is not UTF-8 at character 3"):
+    with pytest.raises(UserError, match="--prompt is not UTF-8 at character 3"):
         SampleConfig(tmp_path, prompt="caf\udce9")
     for kind in (SampleConfig, EvalConfig, JudgeConfig):
-        with pytest.raises(ConfigError, match=r"--seed must be below 2\^63, got 9223372036854775808"):
+        with pytest.raises(UserError, match=r"--seed must be below 2\^63, got 9223372036854775808"):
             kind(tmp_path, seed=2**63)
         assert kind(tmp_path, seed=2**63 - 1).seed == 2**63 - 1
 

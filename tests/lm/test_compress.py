@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from lm.compress import compress_vocab
-from lm.stories import stories
+from lm.stories.write import stories
 
 L = 64
 

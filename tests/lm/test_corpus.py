@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from lm import corpus
-from lm.corpus import Tokens, open_corpus, open_tokens, pieces, token_dtype
-from lm.sources import Files, open_source
-from lm.stories import stories
-from lm.tokenizer import END
+from lm.stories.write import stories
+from lm.text.corpus import Tokens, open_corpus, open_tokens, pieces, token_dtype
+from lm.text.sources import Files, open_source
+from lm.text.tokenizer import END
 from sqrtvocab.training import UserError
 
 

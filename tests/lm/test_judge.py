@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from lm.chat import ChatError, ChatServer, server_from_environment
-from lm.judge import RANGES, Item, Journal, judge_all, parse, summarise
+from lm.judge.chat import ChatError, ChatServer, server_from_environment
+from lm.judge.grade import RANGES, Item, Journal, judge_all, parse, summarise
 from sqrtvocab.training import UserError
 
 GOOD = {"grammar": 7, "creativity": 6.5, "consistency": 8, "plot": 5, "age": 6}

@@ -12,10 +12,10 @@ from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError
 
 from lm import sources
-from lm.lexicon import GIRLS
-from lm.sources import Files, built_in, lasting_name, open_source
-from lm.stories import stories, story
-from lm.tokenizer import END
+from lm.stories.lexicon import GIRLS
+from lm.stories.write import stories, story
+from lm.text.sources import Files, built_in, lasting_name, open_source
+from lm.text.tokenizer import END
 from sqrtvocab.training import UserError
 
 TEXTS = [f"Story {i}.\nIt is the story number {i}." for i in range(20)]
@@ -185,7 +185,9 @@ def test_one_other_word_makes_other_stories(monkeypatch):
     before = [built_in(200).train.fingerprint(), built_in(200).train.fingerprint()]
     assert before[0] == before[1]
     rare = next(word for word in GIRLS if word not in " ".join(stories("train", 50)))
-    monkeypatch.setattr("lm.stories.GIRLS", tuple(f"{word}a" if word == rare else word for word in GIRLS))
+    monkeypatch.setattr(
+        "lm.stories.write.GIRLS", tuple(f"{word}a" if word == rare else word for word in GIRLS)
+    )
     assert built_in(200).train.fingerprint() != before[0]
 
 

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from lm.lexicon import BOYS, GIRLS, LISTS
-from lm.plots import OPENING, PLOTS
-from lm.stories import stories, story
+from lm.stories.lexicon import BOYS, GIRLS, LISTS
+from lm.stories.plots import OPENING, PLOTS
+from lm.stories.write import stories, story
 
 SHE, HE = {"she", "her", "herself"}, {"he", "him", "his", "himself"}
 

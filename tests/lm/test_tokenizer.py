@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from lm import build, corpus
 from lm.build import open_tokenizer
-from lm.sources import Stories, built_in, open_source
-from lm.stories import stories, story
-from lm.tokenizer import END, load_tokenizer, make_tokenizer, train_tokenizer
+from lm.stories.write import stories, story
+from lm.text.sources import Stories, built_in, open_source
+from lm.text.tokenizer import END, load_tokenizer, make_tokenizer, train_tokenizer
 from sqrtvocab.training import UserError
 
 TEXTS = [

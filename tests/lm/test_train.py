@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lm.build import head_cost, parameter_table
-from lm.config import ConfigError, TrainConfig
+from lm.config import TrainConfig
 from lm.model import CompressedLM, CompressedLMConfig
 from lm.presets import PRESETS
 from lm.train import data_of, train
@@ -240,7 +240,7 @@ def test_settings_of_older_runs_are_read(finished):
     assert TrainConfig.from_json(settings).modulation is None
     assert TrainConfig.from_json(settings).adapter is False
     del settings["head"]
-    with pytest.raises(ConfigError, match="'head' is missing"):
+    with pytest.raises(UserError, match="'head' is missing"):
         TrainConfig.from_json(settings)
 
 
@@ -409,7 +409,7 @@ def test_config_is_written_first(run, tiny, tmp_path, monkeypatch):
         raise RunError("killed here")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lm.tokenizer.TextTokenizer.save", killed)
+        patch.setattr("lm.text.tokenizer.TextTokenizer.save", killed)
         flags = [*tiny, "--tokenizer", "gpt2", "--max-steps", 1, "--out", tmp_path / "r"]
         assert "killed here" in run("train", *flags).err
     assert [path.name for path in (tmp_path / "r").iterdir()] == ["config.json"]

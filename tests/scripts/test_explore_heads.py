@@ -13,8 +13,8 @@ import pytest
 import torch
 import tyro
 
-from lm.stories import stories
-from lm.tokenizer import END
+from lm.stories.write import stories
+from lm.text.tokenizer import END
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "explore_heads.py"
 V = 300

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lm.stories import stories
-from lm.tokenizer import END
+from lm.stories.write import stories
+from lm.text.tokenizer import END
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

@@ -21,12 +21,13 @@ from torch.utils.data import DataLoader
 from shapesgen import layout, png, render
 from shapesgen.attributes import AttributeSpace
 from shapesgen.choices import FORMATS, SPLITS
-from shapesgen.errors import DamagedShardError, SettingsError, WriteError
+from shapesgen.errors import DamagedShardError, WriteError
 from shapesgen.layout import read_manifest, shards_of
 from shapesgen.reader import ShapesParquet
 from shapesgen.recipe import Recipe
 from shapesgen.verifier import verify_set
 from shapesgen.writer import write_set
+from sqrtvocab.errors import UserError
 
 KEPT = {"shape": ["circle", "star"], "pattern": ["striped"], "colour": ["red"], "size": ["tiny", "huge"]}
 RECIPE = Recipe(AttributeSpace.only(KEPT))  # 3,840 images
@@ -182,7 +183,7 @@ def test_parts_in_folders_of_their_own_can_be_merged(whole: Path, tmp_path: Path
     for part in (1, 2):
         write_set(RECIPE, tmp_path / str(part), part=(part, 2))
         copy_set(tmp_path / str(part), merged)
-    with pytest.raises(SettingsError, match=r"not finished: 15 of 15 shards are there; run .* again"):
+    with pytest.raises(UserError, match=r"not finished: 15 of 15 shards are there; run .* again"):
         ShapesParquet(merged)
     assert write_set(RECIPE, merged).kept == RECIPE.num_images
     assert contents(merged) == contents(whole)
@@ -260,7 +261,7 @@ def test_a_full_disk_keeps_what_is_finished(whole: Path, damaged: Path, tmp_path
 
 def test_too_little_space_is_said_before_anything_is_drawn(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1_000_000}))
-    with pytest.raises(SettingsError, match=r"3,840 images need about 0.01 GB, 0.00 GB are free"):
+    with pytest.raises(UserError, match=r"3,840 images need about 0.01 GB, 0.00 GB are free"):
         write_set(RECIPE, tmp_path / "set")
     assert not list((tmp_path / "set").glob("data/*"))
 
@@ -290,7 +291,7 @@ def test_the_folder_format_is_an_image_folder(tmp_path: Path) -> None:
 
 
 def test_the_folder_format_refuses_too_many_images(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"--format folder would make 1,843,200 files; beyond 100,000"):
+    with pytest.raises(UserError, match=r"--format folder would make 1,843,200 files; beyond 100,000"):
         write_set(Recipe(), tmp_path / "set", "folder")
     assert not (tmp_path / "set").exists()
 
@@ -298,14 +299,12 @@ def test_the_folder_format_refuses_too_many_images(tmp_path: Path) -> None:
 def test_another_config_is_refused_and_nothing_changed(whole: Path, damaged: Path) -> None:
     before = contents(damaged)
     other = Recipe(RECIPE.space, seed=3, rotation_cue="none")
-    with pytest.raises(
-        SettingsError, match=r'seed is 0, asked for 3; rotation_cue is "notch", asked for "none"'
-    ):
+    with pytest.raises(UserError, match=r'seed is 0, asked for 3; rotation_cue is "notch", asked for "none"'):
         write_set(other, damaged)
     fewer = AttributeSpace.only(KEPT | {"shape": ["circle"]})
-    with pytest.raises(SettingsError, match=r'shape is \["circle", "star"\], asked for \["circle"\]'):
+    with pytest.raises(UserError, match=r'shape is \["circle", "star"\], asked for \["circle"\]'):
         write_set(Recipe(fewer), damaged)
-    with pytest.raises(SettingsError, match=r'format is "parquet", asked for "folder"'):
+    with pytest.raises(UserError, match=r'format is "parquet", asked for "folder"'):
         write_set(RECIPE, damaged, "folder")
     assert contents(damaged) == before
     (damaged / "notes.txt").write_text("mine")
@@ -318,17 +317,17 @@ def test_another_config_is_refused_and_nothing_changed(whole: Path, damaged: Pat
 def test_a_strange_folder_is_never_written_to(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     for overwrite in (False, True):
-        with pytest.raises(SettingsError, match="not empty, and no image set"):
+        with pytest.raises(UserError, match="not empty, and no image set"):
             write_set(SMALL, tmp_path, overwrite=overwrite)
     assert list(contents(tmp_path)) == ["thesis.tex"]
-    with pytest.raises(SettingsError, match=r"thesis\.tex: "):
+    with pytest.raises(UserError, match=r"thesis\.tex: "):
         write_set(SMALL, tmp_path / "thesis.tex")
 
 
 def test_without_held_out_images_there_are_no_such_shards(tmp_path: Path) -> None:
     write_set(Recipe(RECIPE.space, (0, 5), images_per_class=2), tmp_path / "set")
     assert verify_set(tmp_path / "set") == []
-    with pytest.raises(SettingsError, match="no images in the test split"):
+    with pytest.raises(UserError, match="no images in the test split"):
         ShapesParquet(tmp_path / "set", "test")
 
 
@@ -393,18 +392,18 @@ def test_swapped_shards_are_noticed(damaged: Path) -> None:
 
 def test_a_damaged_manifest_or_record_is_rebuilt(whole: Path, damaged: Path) -> None:
     (damaged / "manifest.json").write_text("{}")
-    with pytest.raises(SettingsError, match=r"manifest.json is damaged; run .* again"):
+    with pytest.raises(UserError, match=r"manifest.json is damaged; run .* again"):
         verify_set(damaged)
     (damaged / "records" / f"{VICTIM}.json").write_text("{")
     write_set(RECIPE, damaged)
     assert contents(damaged) == contents(whole)
     (damaged / "config.json").write_text(json.dumps({"version": 99}))
-    with pytest.raises(SettingsError, match=r"config.json is damaged, or from another version"):
+    with pytest.raises(UserError, match=r"config.json is damaged, or from another version"):
         ShapesParquet(damaged)
 
 
 def test_a_missing_folder_is_said(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="holds no image set"):
+    with pytest.raises(UserError, match="holds no image set"):
         ShapesParquet(tmp_path / "nothing")
 
 

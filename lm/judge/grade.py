@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lm.chat import ChatError, ChatServer, Message
+from lm.judge.chat import ChatError, ChatServer, Message
 from sqrtvocab.training import UserError
 
 # The range of each score. Age is the writer's, in years, as the judge guesses it from the story.

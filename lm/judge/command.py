@@ -8,12 +8,12 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from lm.chat import server_from_environment
 from lm.config import JudgeConfig
 from lm.generate import continue_stories
-from lm.judge import Journal, Summary, judge_all, summarise
-from lm.openings import OPENINGS
+from lm.judge.chat import server_from_environment
+from lm.judge.grade import Journal, Summary, judge_all, summarise
 from lm.runs import load_run
+from lm.stories.openings import OPENINGS
 from sqrtvocab.training import RunError, UserError, open_runtime, write_json
 
 

@@ -21,8 +21,8 @@ from filelock import FileLock
 from torch import Tensor
 from tqdm import tqdm
 
-from lm.sources import Documents, Say, Source, lasting_name
-from lm.tokenizer import TextTokenizer
+from lm.text.sources import Documents, Say, Source, lasting_name
+from lm.text.tokenizer import TextTokenizer
 from sqrtvocab.training import RunError, UserError, write_json
 
 FORMAT = 1

@@ -3,7 +3,7 @@
     [one|another]   one of the alternatives, which may nest
     {hero} {elder}  a fact of this story; {He} writes it with a capital, {a thing} with an article
     {f.he}          the pronoun of the friend (f), the elder (e) or the other character (o); {he} is the hero's
-    {+look}         a word from the list of that name in `lm.lexicon`, not used before in this story
+    {+look}         a word from the list of that name in `lm.stories.lexicon`, not used before in this story
 
 A plot is a list of paragraphs. Its table gives further facts that belong together: one row for each story.
 """
@@ -49,7 +49,7 @@ CLOSING = (
 LOST = Plot(
     ("friends are worth more than toys", "four eyes see more than two", "it is fine to ask for help"),
     ("thing",),
-    (),  # any toy or keepsake: see `lm.stories`
+    (),  # any toy or keepsake: see `lm.stories.write`
     (
         "{Hero} had {a look} {color} {thing}. It was a [gift|present] from {his} {elder}, and {he} [took|carried] it "
         "[everywhere|wherever {he} went]. [At night it lay beside {his} pillow.|No other {thing} was so {+look}.|{He} even gave it a name.|]",

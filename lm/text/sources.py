@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
-from lm.stories import Split, stories, words_digest
-from lm.tokenizer import END
+from lm.stories.write import Split, stories, words_digest
+from lm.text.tokenizer import END
 from sqrtvocab.training import UserError
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")

@@ -1,6 +1,6 @@
 """Short children's stories without end, written by rule: data for those who have no network.
 
-    from lm.stories import stories
+    from lm.stories.write import stories
     for text in stories("train", 1000): ...
 
 A story is a pure function of (seed, split, index). It has a hero with a want, an obstacle, a turn and an
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Literal
 
-from lm.lexicon import ANIMALS, BOYS, GIRLS, LISTS, MEN, PET_NAMES, WOMEN
-from lm.plots import OPENING, PLOTS
+from lm.stories.lexicon import ANIMALS, BOYS, GIRLS, LISTS, MEN, PET_NAMES, WOMEN
+from lm.stories.plots import OPENING, PLOTS
 
 Split = Literal["train", "validation"]
 

@@ -10,7 +10,10 @@ from collections.abc import Callable
 
 
 class UserError(Exception):
-    """Bad input. The message is one line that names the flag or file at fault and says what was expected."""
+    """Bad input. The message is one line that names the flag or file at fault and says what was expected.
+
+    No ValueError, for tyro would catch that and spread it over a box of several lines.
+    """
 
 
 class RunError(Exception):

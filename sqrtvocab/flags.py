@@ -1,6 +1,6 @@
 """What the commands do before they import torch: read flags, and refuse bad ones in one line.
 
-A package of its own, for whatever lies in `sqrtvocab` comes with torch, and `--help` must not wait for that.
+Imports no torch: `--help` must not wait for it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sqrtvocab.errors import UserError
+
 Config = TypeVar("Config")
-
-
-class ConfigError(Exception):
-    """Settings that cannot be used: the message names every flag at fault.
-
-    No ValueError, for tyro would catch that and spread it over a box of several lines.
-    """
 
 
 def flag(field: str) -> str:
@@ -75,18 +70,18 @@ def saved_config(given: Mapping[str, str | None], program: str, from_json: Calla
         given: what `scout` found of --resume and --preset.
 
     Raises:
-        ConfigError: there is no run in that folder, or one of something else; or a preset, too.
+        UserError: there is no run in that folder, or one of something else; or a preset, too.
     """
     run = str(given["--resume"])
     if given["--preset"] is not None:
-        raise ConfigError(f"--preset: {run} has its own settings; leave the flag away")
+        raise UserError(f"--preset: {run} has its own settings; leave the flag away")
     path = Path(run) / "config.json"
     if not path.is_file():
-        raise ConfigError(f"--resume {run}: no run in that folder (it has no config.json)")
+        raise UserError(f"--resume {run}: no run in that folder (it has no config.json)")
     try:
         return from_json(json.loads(path.read_text("utf-8")), resume=run, out=None)
-    except (ConfigError, OSError, TypeError, ValueError) as error:
-        raise ConfigError(f"--resume {run}: not a run of {program}: {error}") from error
+    except (UserError, OSError, TypeError, ValueError) as error:
+        raise UserError(f"--resume {run}: not a run of {program}: {error}") from error
 
 
 @contextlib.contextmanager
@@ -96,10 +91,10 @@ def one_line_errors(program: str) -> Iterator[None]:
     try:
         with contextlib.redirect_stderr(box):
             yield
-    except (ConfigError, SystemExit) as error:
+    except (UserError, SystemExit) as error:
         if isinstance(error, SystemExit) and not error.code:  # --help
             raise
-        message: Any = error if isinstance(error, ConfigError) else one_line(box.getvalue())
+        message: Any = error if isinstance(error, UserError) else one_line(box.getvalue())
         print(f"{program}: {message}", file=sys.stderr)
         raise SystemExit(2) from None
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from sqrtvocab.training.errors import UserError
+from sqrtvocab.errors import UserError
 
 
 def fsync(path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Another language model grades what a trained one writes."""

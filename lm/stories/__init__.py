@@ -1,0 +1,1 @@
+"""The built-in stories: a small grammar of plots and words that needs no network."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,18 +14,54 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from filelock import FileLock
+from torch import nn
 from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, PreTrainedConfig
 
 from lm.config import TrainConfig
 from lm.model import CompressedLM, CompressedLMConfig, token_order
-from lm.text.corpus import pieces
-from lm.text.sources import Source
+from lm.text.corpus import Corpus, default_cache, open_corpus, pieces
+from lm.text.sources import Source, open_source
 from lm.text.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer, vocab_size_of
 from sqrtvocab import AdaptiveHead, FlatHead, GroupedLowRankHead, Head, Partition
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.training import UserError
 
 GPT_NEO_WINDOW = 256  # of its local attention, in the paper
+
+
+def open_text(
+    config: TrainConfig, folder: RunFolder, say: Callable[[str], None]
+) -> tuple[Source, TextTokenizer, Corpus]:
+    """The text of a run, its tokenizer, and the text in tokens; on resuming, those that the run has.
+
+    Raises:
+        UserError: for data or a tokenizer that cannot be used.
+    """
+    cache, saved = config.cache or default_cache(), folder.saved
+    data = data_of(config, saved)
+    source = open_source(data, config.valid_fraction, config.text_column, say)
+    if config.data == "auto" and data != "auto":
+        source = replace(source, note=saved.get("data_note", ""))
+    # The file that a tokenizer came from may be gone, so the run's copy is taken; but one learnt from the data
+    # is looked up, for it tells whether these have changed.
+    copy = folder.path / "tokenizer.json"
+    is_same = config.tokenizer == saved.get("tokenizer") and not config.tokenizer.startswith("train:")
+    if is_same and copy.is_file():
+        tokenizer = replace(load_tokenizer(copy), name=config.tokenizer)
+    else:
+        tokenizer = open_tokenizer(config.tokenizer, source, cache)
+    return source, tokenizer, open_corpus(source, tokenizer, cache, say)
+
+
+def data_of(config: TrainConfig, saved: Mapping[str, Any]) -> str:
+    """The text to train on: on resuming, what the run has used so far.
+
+    Args:
+        saved: the settings of the run to go on with; empty for a new one.
+    """
+    # `auto` might find something else today, and a relative path means nothing in another folder.
+    moved = config.data == saved.get("data") and not Path(config.data).exists()
+    return str(saved.get("data_used", config.data)) if config.data == "auto" or moved else config.data
 
 
 def open_tokenizer(spec: str, source: Source, cache: Path) -> TextTokenizer:
@@ -154,6 +191,26 @@ def build_model(
     head = model.head
     own = head.partition if isinstance(head, TwoLevelHead) else None
     return model, own or Partition(len(counts), config.num_groups, order)
+
+
+def parameter_groups(model: CompressedLM, weight_decay: float) -> list[dict[str, object]]:
+    """Decay the backbone's matrices only: not its embeddings, not the head, whose shift holds the prior, not
+    the adapter, which begins as the identity."""
+    embeddings = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, nn.Embedding)
+        for parameter in module.parameters()
+    }
+    decayed: list[nn.Parameter] = []
+    kept: list[nn.Parameter] = []
+    for parameter in model.backbone.parameters():
+        is_matrix = parameter.dim() >= 2 and id(parameter) not in embeddings
+        (decayed if is_matrix else kept).append(parameter)
+    ours = {id(parameter) for parameter in (*decayed, *kept)}
+    top = [*model.head.parameters(), *(model.adapter.parameters() if model.adapter else ())]
+    kept += [parameter for parameter in top if id(parameter) not in ours]
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
 
 
 def parameter_table(model: CompressedLM) -> dict[str, int]:

@@ -55,7 +55,7 @@ from sqrtvocab.training import (
     share_of_mean,
 )
 
-# What a resumed run must share with its beginning. The number of processes may change if a step keeps its images.
+# What a resumed run must share with its beginning. It may have more or fewer ranks if a step keeps its images.
 SAME_RUN = (
     "head", "modulation", "rank", "num_classes", "grouping", "groups", "prior", "drawn_on_the_fly",
     "training_images", "images_per_step", "eval_images", "seed",
@@ -189,7 +189,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         # ----------------------------------------------------------------------------------------------------
         # Report
 
-        report = window.report(run.step, tally.fetch())  # waits for the GPU; raises if the loss was not finite
+        report = window.report(run.step, tally.fetch())  # waits for the GPU; raises if a loss was not finite
         run.minutes += report.seconds / 60
         axes = {"images": plan.items_before(run.step), "minutes": run.minutes}
         waiting = {"speed/data_wait_fraction": report.wait_fraction}

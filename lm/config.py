@@ -41,8 +41,8 @@ class _HeadFlags(HeadFlags):
             problems.append(f"--num-groups: --head {self.head} has clusters, not groups")
         if self.grouping in ("random", "clusters") and HEADS[self.head].frequent_first:
             problems.append(
-                f"--grouping {self.grouping}: --head {self.head} needs frequent tokens first; take frequency, "
-                "or index for a tokenizer whose ids are sorted so"
+                f"--grouping {self.grouping}: --head {self.head} needs frequent tokens first; "
+                "take frequency, or index for a tokenizer whose ids are sorted so"
             )
         if self.adapter and not self.tie_embeddings:
             problems.append("--adapter is for --tie-embeddings: weights of the head's own contain one")
@@ -137,9 +137,7 @@ class _RunFlags(RunFlags):
 
 
 @dataclass(frozen=True)
-class TrainConfig(
-    _RunFlags, _MachineFlags, _StepFlags, _BackboneFlags, _TextFlags, _HeadFlags, PresetFlag
-):
+class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _BackboneFlags, _TextFlags, _HeadFlags, PresetFlag):
     """Train a language model on short stories, with any output head, and watch it in TensorBoard.
 
     The shape is the paper's smallest (hidden 128, 8 layers, one epoch) with the best head known; the presets

@@ -26,14 +26,13 @@ import torch
 import transformers
 from torch import nn
 
-from lm.build import build_model, describe_head, head_cost, open_text, parameter_groups, parameter_table
+from lm.build import build_model, describe_costs, describe_head, make_optimizer, open_text, parameter_table
 from lm.config import TrainConfig
 from lm.evaluate import evaluate, some_windows
 from lm.generate import stories_in_markdown
 from lm.runs import embedding_of, model_documents, read_partition, write_partition
 from lm.stories.openings import SAMPLE_PROMPTS
 from lm.text.sources import lasting_name
-from sqrtvocab import make_head
 from sqrtvocab.errors import UserError
 from sqrtvocab.training import (
     BatchPlan,
@@ -52,7 +51,7 @@ from sqrtvocab.training import (
     share_of_mean,
 )
 
-# What a resumed run must share with its beginning. The number of processes may change if a step keeps its text.
+# What a resumed run must share with its beginning. It may have more or fewer ranks if a step keeps its text.
 SAME_RUN = (
     "head", "modulation", "rank", "grouping", "groups", "prior", "tie_embeddings", "adapter", "backbone",
     "hidden_size", "num_layers", "num_attention_heads", "seq_len", "dropout", "data_used", "tokenizer",
@@ -107,9 +106,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     if config.checkpoint_activations:
         model.activation_checkpointing_enable({"use_reentrant": False})
     cast(nn.Module, model).to(runtime.device)
-    optimizer = torch.optim.AdamW(
-        parameter_groups(model, config.weight_decay), lr=config.lr, betas=(0.9, 0.95), fused=True
-    )
+    optimizer = make_optimizer(model, config)
     scaler = runtime.scaler()
 
     # --------------------------------------------------------------------------------------------------------
@@ -141,9 +138,6 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     book = Logbook(run.folder, start_step=run.step, enabled=runtime.is_main)
     book.text("config", markdown_table(run.settings))
     book.text("parameters", markdown_table(parameters))
-    with torch.device("meta"):
-        flat = make_head("flat", config.hidden_size, tokenizer.vocab_size)
-    tokens_at_once = config.batch_size * length
     run.introduce(
         book,
         {
@@ -154,8 +148,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
             "backbone": f"{config.backbone}, hidden {config.hidden_size}, {config.num_layers} layers, "
             f"{config.num_attention_heads} heads",
             "head": describe_head(config, model.head, partition),
-            "costs": head_cost(model, corpus.train.counts).describe(tokens_at_once, "token"),
-            "flat costs": flat.cost().describe(tokens_at_once, "token"),
+            **describe_costs(model, corpus.train.counts, config.batch_size * length),
             "parameters": "; ".join(f"{part} {count:,}" for part, count in parameters.items()),
             "steps": f"{total_steps:,} of {plan.effective_batch * length:,} tokens; "
             f"{plan.steps_per_epoch:,} an epoch",
@@ -210,7 +203,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         # ----------------------------------------------------------------------------------------------------
         # Report
 
-        report = window.report(run.step, tally.fetch())  # waits for the GPU; raises if the loss was not finite
+        report = window.report(run.step, tally.fetch())  # waits for the GPU; raises if a loss was not finite
         run.minutes += report.seconds / 60
         axes = {"tokens": plan.items_before(run.step) * length, "minutes": run.minutes}
         perplexity = {"perplexity/train": math.exp(min(report.loss, 700.0))}
@@ -242,7 +235,9 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
             )
             reason = reason or stop.agreed_reason(runtime)  # this step need not be evaluated twice
         if sampling and runtime.is_main:
-            book.text("samples", stories_in_markdown(model, tokenizer, SAMPLE_PROMPTS, SAMPLE_TOKENS), run.step)
+            book.text(
+                "samples", stories_in_markdown(model, tokenizer, SAMPLE_PROMPTS, SAMPLE_TOKENS), run.step
+            )
         window.restart()
 
     book.hparams(run.settings, run.metrics)

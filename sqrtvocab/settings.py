@@ -215,7 +215,9 @@ class RunFlags(Flags):
 Config = TypeVar("Config", bound=RunFlags)
 
 
-def parse_run_flags(kind: type[Config], presets: Mapping[str, Config], *, lists: tuple[str, ...] = ()) -> Config:
+def parse_run_flags(
+    kind: type[Config], presets: Mapping[str, Config], *, lists: tuple[str, ...] = ()
+) -> Config:
     """The flags of a trainer. Their defaults are those of `--preset`, or of the run in `--resume PATH`.
 
     Args:
@@ -236,7 +238,8 @@ def parse_run_flags(kind: type[Config], presets: Mapping[str, Config], *, lists:
                 default = kind.of_run(run, resume=str(run), out=None)
             except UserError as error:
                 raise UserError(f"--resume {error}") from error
-        default = dataclasses.replace(default, **{name: () for name in lists if given[flag(name)]})
+        empty: dict[str, Any] = {name: () for name in lists if given[flag(name)]}
+        default = dataclasses.replace(default, **empty)
         return tyro.cli(kind, prog=kind.PROGRAM, default=default)
 
 

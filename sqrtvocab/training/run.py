@@ -124,9 +124,7 @@ def open_run(
     settings = {**config.to_json(), **resolved, **found}
     command = config.PROGRAM if runtime.world_size == 1 else f"torchrun ... -m {config.MODULE}"
     command += f" --resume {shlex.quote(str(folder.path))}"
-    run = Run(
-        folder.path, settings, total_steps, command, runtime, model, optimizer, scaler, documents or {}
-    )
+    run = Run(folder.path, settings, total_steps, command, runtime, model, optimizer, scaler, documents or {})
     if folder.checkpoint is not None:
         saved, state = folder.saved, folder.checkpoint.state
         require_same_run(saved, settings, same, folder.path)

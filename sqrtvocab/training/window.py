@@ -46,9 +46,9 @@ class Report:
     def line(self, score: str) -> str:
         """For the terminal."""
         return (
-            f"step {self.step:,}/{self.total_steps:,}  loss {self.loss:.3f} (group {self.group_loss:.3f} + "
-            f"member {self.member_loss:.3f})  {score}  {self.speed:,.0f} {self.unit}/s  ETA {self.time_left}  "
-            f"peak {self.memory:.1f} GiB"
+            f"step {self.step:,}/{self.total_steps:,}  "
+            f"loss {self.loss:.3f} (group {self.group_loss:.3f} + member {self.member_loss:.3f})  {score}  "
+            f"{self.speed:,.0f} {self.unit}/s  ETA {self.time_left}  peak {self.memory:.1f} GiB"
         )
 
 

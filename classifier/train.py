@@ -55,7 +55,7 @@ from sqrtvocab.training import (
     share_of_mean,
 )
 
-# What a resumed run must share with its beginning. It may have more or fewer ranks if a step keeps its images.
+# What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
 SAME_RUN = (
     "head", "modulation", "rank", "num_classes", "grouping", "groups", "prior", "drawn_on_the_fly",
     "training_images", "images_per_step", "eval_images", "seed",

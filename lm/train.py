@@ -51,7 +51,7 @@ from sqrtvocab.training import (
     share_of_mean,
 )
 
-# What a resumed run must share with its beginning. It may have more or fewer ranks if a step keeps its text.
+# What a resumed run must share with its beginning. The number of ranks may change if a step keeps its text.
 SAME_RUN = (
     "head", "modulation", "rank", "grouping", "groups", "prior", "tie_embeddings", "adapter", "backbone",
     "hidden_size", "num_layers", "num_attention_heads", "seq_len", "dropout", "data_used", "tokenizer",

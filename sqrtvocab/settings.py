@@ -186,13 +186,13 @@ class RunFlags(Flags):
         """
         settings, kinds = {**cls.ADDED_LATER, **settings}, get_type_hints(cls)
         values, problems = {}, []
-        for field in dataclasses.fields(cls):
+        for name in (field.name for field in dataclasses.fields(cls)):
+            if name not in settings:
+                raise UserError(f"the setting '{name}' is missing")
             try:
-                values[field.name] = from_plain(settings[field.name], kinds[field.name])
-            except KeyError:
-                problems.append(f"the setting '{field.name}' is missing")
+                values[name] = from_plain(settings[name], kinds[name])
             except TypeError:
-                problems.append(f"the setting '{field.name}' cannot be {settings[field.name]!r}")
+                problems.append(f"the setting '{name}' cannot be {settings[name]!r}")
         if problems:
             raise UserError("; ".join(problems))
         return cls(**{**values, **changes})

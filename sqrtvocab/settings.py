@@ -44,7 +44,7 @@ class PresetFlag(Flags):
     """First of all."""
 
     preset: str = "default"
-    """Where the defaults of all other flags come from; flags given besides it win."""
+    """Where the defaults of all other flags come from; flags given with it win."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class HeadFlags(Flags):
 class StepFlags(Flags):
     """How long to train, on how much at a time, at what learning rate."""
 
-    epochs: float = 1
+    epochs: float = 1.0
     """Times through the training data."""
     max_steps: int | None = None
     """Stop after this many optimiser steps."""

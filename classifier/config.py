@@ -159,11 +159,8 @@ class EvalConfig(Flags):
     """Processes that draw or read images ahead."""
 
     def problems(self) -> list[str]:
-        problems = (
-            super().problems()
-            + at_least(self, 0, "images", "workers")
-            + at_least(self, 1, "top_k", "batch_size")
-        )
+        problems = super().problems() + at_least(self, 0, "images", "workers")
+        problems += at_least(self, 1, "top_k", "batch_size")
         if self.image is not None and not self.image.is_file():
             problems.append(f"--image {self.image}: no such file")
         return problems

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import Head, HeadCost, draw, token_nll, wide
+from sqrtvocab.heads.base import Head, HeadCost, token_nll, wide
+from sqrtvocab.heads.sampling import draw
 from sqrtvocab.heads.segments import segment_ends, segment_nll
 from sqrtvocab.partition import ClassOrder, check_counts, integer
 

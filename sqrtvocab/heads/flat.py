@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import LinearCrossEntropyOptions
 
-from sqrtvocab.heads.base import Head, HeadCost, check_tied, draw, reset_linear, token_nll, weighted_sum, wide
+from sqrtvocab.heads.base import Head, HeadCost, check_tied, reset_linear, token_nll, weighted_sum, wide
+from sqrtvocab.heads.sampling import draw
 from sqrtvocab.partition import positive
 
 IGNORED = -100  # what torch's chunked op is told to skip

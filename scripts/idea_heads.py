@@ -17,7 +17,7 @@ from transformers import GPT2Config
 from lm.evaluate import some_windows
 from lm.model import CompressedLM, CompressedLMConfig
 from lm.text.corpus import Corpus
-from lm.train import parameter_groups
+from lm.build import parameter_groups
 from sqrtvocab import HeadOutput, Partition
 from sqrtvocab.heads import GroupedLinearHead
 from sqrtvocab.heads.base import reset_linear, token_nll

@@ -1,7 +1,8 @@
-"""The language models that the benchmarks and tables compare, all made in the same way. No command."""
+"""The language models that the benchmarks and tables compare, all made in the same way."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -78,7 +79,7 @@ def make_model(name: str, shape: Shape, setting: Setting = USUAL) -> Any:
         dropout=setting.dropout,
     )
     tokenizer: Any = SimpleNamespace(vocab_size=shape.vocab_size, end=0)  # all that is asked of it
-    config = backbone_config(settings, tokenizer)
+    config: Any = backbone_config(settings, tokenizer)  # of the class that each backbone takes
     if name == "GPTNeoForCausalLM":
         return transformers.GPTNeoForCausalLM(config)
     config._attn_implementation = "eager" if setting.attention == "eager" else "sdpa"
@@ -99,20 +100,26 @@ def make_training(name: str, shape: Shape, setting: Setting = USUAL) -> Training
     """
     import torch
     import torch.nn.functional as F
-    from bench_heads import make_targets
 
+    from scripts.common.targets import make_targets
     from sqrtvocab.measure.simulate import Training
 
     with torch.device(shape.device):
         model = make_model(name, shape, setting).train()
     if setting.checkpoint:
         model.activation_checkpointing_enable({"use_reentrant": False})
-    kinds = {name: name == setting.optimizer for name in ("fused", "foreach")}
-    adam = torch.optim.AdamW(model.parameters(), lr=1e-4, **kinds)
+    adam = torch.optim.AdamW(
+        model.parameters(),
+        lr=1e-4,
+        fused=setting.optimizer == "fused",
+        foreach=setting.optimizer == "foreach",
+    )
     tokens = make_targets("zipf", shape.batch_size * shape.seq_len, shape.vocab_size, shape.device)
     ids = tokens.view(shape.batch_size, shape.seq_len)  # [B, L]
     half = setting.precision == "half"
-    kept = []  # the outputs of a loop such as `outputs = model(...); outputs.loss.backward()`
+    kept: list[
+        torch.Tensor
+    ] = []  # the outputs of a loop such as `outputs = model(...); outputs.loss.backward()`
 
     def loss() -> torch.Tensor:
         with torch.autocast(shape.device, dtype=torch.bfloat16, enabled=half):
@@ -126,6 +133,11 @@ def make_training(name: str, shape: Shape, setting: Setting = USUAL) -> Training
 
     head = None if name == "no head" else model.lm_head if name in FLAT.values() else model.head
     return Training(model, adam, loss, head)
+
+
+def train_step(name: str, shape: Shape) -> Callable[[], Any]:
+    """A whole training step, for `sqrtvocab.measure.race`."""
+    return make_training(name, shape).step
 
 
 def simulate_training(

@@ -189,7 +189,7 @@ def main(config: Config) -> None:
             threads=config.threads,
             device=config.device,
             title=title,
-            preload=("torch", "sqrtvocab"),
+            preload=("torch", "sqrtvocab.heads", "scripts.common.head_steps"),
         )
         rows = [
             Row(name, 1e3 * r.seconds, r.peak / 1e6, head_parameters(*entries[name]), r.turns)

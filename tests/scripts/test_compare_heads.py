@@ -441,6 +441,7 @@ def test_ctrl_c_between_two_runs_is_one_line(capsys):
     assert capsys.readouterr().err == "compare_heads: interrupted\n"
 
 
+@pytest.mark.slow
 def test_training_in_this_process(tmp_path, monkeypatch, capfd):
     """As in a process of its own, but with what this one has registered; flags and threads are put back."""
     monkeypatch.setenv("SQRTVOCAB_CACHE", str(tmp_path / "cache"))

@@ -159,6 +159,7 @@ def head_parameters(maker: Callable[..., Step], arguments: tuple[Any, ...]) -> i
 
 
 def show(title: str, rows: list[Row], baseline: str) -> None:
+    """Print a table."""
     reference = next((row for row in rows if row.name == baseline), None)
     print(f"\n{title}")
     print(f"{'':28}{'ms':>10}{'x faster':>10}{'peak MB':>10}{'x less':>10}{'parameters':>13}")

@@ -12,7 +12,6 @@ training step with Adam at the paper's batch of 32 x 512, from shapes alone (`sq
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -23,11 +22,12 @@ import tyro
 from scripts.common.command import json_problems, require_device, run_script
 from scripts.common.lm_models import (
     FLAT,
+    WRITING_MODES,
     Setting,
     Shape,
-    make_model,
     simulate_training,
     train_step,
+    write_step,
 )
 from scripts.common.registered import plain_heads
 from sqrtvocab.atomic import write_json
@@ -39,12 +39,7 @@ from sqrtvocab.heads.registry import HEADS
 if TYPE_CHECKING:
     from sqrtvocab.measure import Memory
 
-Step = Callable[[], Any]
 GPT2 = FLAT["GPT-2"]
-MODES: dict[str, dict[str, Any]] = {
-    "greedy": {"do_sample": False},
-    "sampling, top-k 50": {"do_sample": True, "top_k": 50},
-}
 GPU_SETTINGS = {
     "float32": Setting(),
     "half precision": Setting(precision="half"),
@@ -135,44 +130,6 @@ def writers() -> list[str]:
     return [GPT2, *sparse, *(f"{name}, all logits" for name in sparse)]
 
 
-def as_if_trained(model: Any) -> None:
-    """Make the model as sure of itself as after a short training; a new one is nearly uniform, as no text is.
-
-    Words as frequent as 1 / rank, and hidden states so long that a row's best token lies in the first group
-    or two and its best 50 in about 17, with an entropy of 3 nats.
-    """
-    import torch
-
-    model.head.init_prior(1e6 / torch.arange(1, model.head.num_classes + 1))
-    model.backbone.ln_f.weight.data *= 8
-
-
-def write_step(name: str, mode: str, shape: Shape, batch_size: int, new_tokens: int) -> Step:
-    """Generation with a cache, always of the same length, by models that know what to say."""
-    import torch
-
-    name, _, dense = name.partition(", ")
-    with torch.device(shape.device):
-        model = make_model(name, shape).eval()
-    if name != GPT2:  # whose work is always the same
-        as_if_trained(model)
-    ids = torch.randint(1, shape.vocab_size, (batch_size, min(16, shape.seq_len // 2)), device=shape.device)
-    options = {
-        "max_new_tokens": new_tokens,
-        "min_new_tokens": new_tokens,
-        **MODES[mode],
-        "pad_token_id": 0,
-        "attention_mask": torch.ones_like(ids),
-        **({"logits_top_k": None} if dense else {}),
-    }
-
-    def step() -> None:
-        with torch.inference_mode():
-            model.generate(ids, **options)
-
-    return step
-
-
 # ---- the tables ----
 
 
@@ -181,11 +138,9 @@ def bench_training(config: Config, shape: Shape) -> dict[str, Any]:
     contenders = {name: (train_step, (name, shape)) for name in trained()}
     seconds = seconds_of(contenders, config, "training")
     tokens = shape.batch_size * shape.seq_len
+    speeds = {name: tokens / value for name, value in seconds.items()}
     print(f"\ntraining, {shape.batch_size} x {shape.seq_len} tokens a step")
-    print(f"{'':24}{'tokens/s':>12}{'x GPT-2':>10}")
-    for name, value in seconds.items():
-        ratio = f"{seconds[GPT2] / value:.2f}" if GPT2 in seconds else ""
-        print(f"{name:24}{tokens / value:>12,.0f}{ratio:>10}")
+    show_times("tokens/s", {name: f"{speed:,.0f}" for name, speed in speeds.items()}, seconds)
     ratios = {
         title: {"ratio": seconds[slow] / seconds[fast], "promised": least}
         for title, (fast, slow, least) in PROMISES.items()
@@ -194,7 +149,15 @@ def bench_training(config: Config, shape: Shape) -> dict[str, Any]:
     print()
     for title, figures in ratios.items():
         print(f"{title:40}{figures['ratio']:>7.2f}x  (at least {figures['promised']:g}x)")
-    return {"tokens_per_s": {name: tokens / value for name, value in seconds.items()}, "ratios": ratios}
+    return {"tokens_per_s": speeds, "ratios": ratios}
+
+
+def show_times(heading: str, shown: dict[str, str], seconds: dict[str, float]) -> None:
+    """A line for each contender, with how many times faster than GPT-2 it is."""
+    print(f"{'':30}{heading:>12}{'x GPT-2':>10}")
+    for name, text in shown.items():
+        ratio = f"{seconds[GPT2] / seconds[name]:.2f}" if GPT2 in seconds else ""
+        print(f"{name:30}{text:>12}{ratio:>10}")
 
 
 def bench_memory(shape: Shape) -> dict[str, Any]:
@@ -248,16 +211,13 @@ def bench_writing(config: Config, shape: Shape) -> dict[str, Any]:
     """Milliseconds for each token that is written."""
     results = {}
     new_tokens = 8 if config.quick else config.new_tokens
-    for mode, batch_size in product(MODES, (1, 32)):
+    for mode, batch_size in product(WRITING_MODES, (1, 32)):
         contenders = {name: (write_step, (name, mode, shape, batch_size, new_tokens)) for name in writers()}
         title = f"{mode}, batch {batch_size}"
         seconds = seconds_of(contenders, config, title)
+        results[title] = {name: 1e3 * value / new_tokens for name, value in seconds.items()}
         print(f"\nwriting, {title}")
-        print(f"{'':30}{'ms/token':>12}{'x GPT-2':>10}")
-        for name, value in seconds.items():
-            ratio = f"{seconds[GPT2] / value:.2f}" if GPT2 in seconds else ""
-            print(f"{name:30}{1e3 * value / new_tokens:>12.2f}{ratio:>10}")
-        results[title] = {name: 1e3 * s / new_tokens for name, s in seconds.items()}
+        show_times("ms/token", {name: f"{ms:.2f}" for name, ms in results[title].items()}, seconds)
     return {"ms_per_token": results}
 
 

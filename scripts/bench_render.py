@@ -102,6 +102,7 @@ def write_set(out: Path, images_per_class: int) -> tuple[float, float, int, int]
 
 
 def main(config: Config) -> None:
+    """Time everything in a scratch folder."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     scratch = Path(tempfile.mkdtemp(dir=config.scratch))
@@ -112,6 +113,7 @@ def main(config: Config) -> None:
 
 
 def run(config: Config, rng: np.random.Generator, scratch: Path) -> None:
+    """Time, tabulate."""
     ids = rng.integers(0, FULL.num_classes, 10_240)
     train = ShapesDataset("train")
     render(FULL, ids[:1], 0)  # compile

@@ -17,6 +17,7 @@ class Mean:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Mean:
+        """Of at least one value."""
         n, value = len(values), math.fsum(values) / len(values)
         if n == 1:
             return cls(value, None, 1)

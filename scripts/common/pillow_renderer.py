@@ -15,6 +15,8 @@ SCALE = 4
 
 
 def corners(shape: str, radius: float, rotation: float, centre: float) -> list[tuple[float, float]]:
+    """The outline of a shape."""
+
     def ring(n: int, first: float, radii: tuple[float, ...] = (1.0,)) -> list[tuple[float, float]]:
         return [(first + 360 * k / n, radii[k % len(radii)]) for k in range(n)]
 
@@ -34,6 +36,7 @@ def corners(shape: str, radius: float, rotation: float, centre: float) -> list[t
 
 
 def pattern_mask(pattern: str, side: int, period: float, rotation: float) -> Image.Image:
+    """Where the lighter tint goes."""
     mask = Image.new("L", (side, side))
     draw = ImageDraw.Draw(mask)
     steps = range(-int(side / period / 2) - 1, int(side / period / 2) + 2)

@@ -43,6 +43,8 @@ def pages(rows: Rows, sizes: Mapping[str, Shape]) -> list[str]:
 
 
 def flops_pages(rows: Rows, sizes: Mapping[str, Shape]) -> list[str]:
+    """What is said about FLOPs."""
+
     def giga(size: str, model: str, column: str) -> float:
         return float(rows[size, model][column]) / 1e9
 
@@ -112,6 +114,7 @@ def findings(rows: Rows) -> str:
 
 
 def throughput_pages(rows: Rows, sizes: list[str]) -> list[str]:
+    """What is said about throughput."""
     lines = []
     for size in sizes:
         here = {model: float(rows[size, model]["tokens_per_s"]) for model in MODELS}

@@ -6,8 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from scripts.bench_lm import as_if_trained
-from scripts.common.lm_models import Setting, Shape, make_model, make_training, simulate_training
+from scripts.common.lm_models import (
+    Setting,
+    Shape,
+    as_if_trained,
+    make_model,
+    make_training,
+    simulate_training,
+)
 from scripts.common.registered import plain_heads
 
 PAGE = Path(__file__).parents[2] / "docs" / "lm.md"

@@ -64,13 +64,7 @@ class _ImageFlags(Flags):
         Raises:
             ValueError: for an attribute or option that does not exist.
         """
-        kept: dict[str, list[object]] = {}
-        for item in self.only:
-            name, equals, options = item.partition("=")
-            if not equals:
-                raise ValueError(f"expected ATTRIBUTE=OPTION,OPTION, got {item!r}")
-            kept.setdefault(name, []).extend(options.split(","))
-        return AttributeSpace.only(kept)
+        return AttributeSpace.parse_only(self.only)
 
 
 @dataclass(frozen=True)

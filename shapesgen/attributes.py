@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -70,6 +70,20 @@ class AttributeSpace:
             if not indices[name]:
                 raise ValueError(f"{name}: keep at least one option of {', '.join(OPTIONS[name])}")
         return cls(tuple(indices.values()))
+
+    @classmethod
+    def parse_only(cls, items: Sequence[str]) -> AttributeSpace:
+        """The sub-space that the values of `--only` keep, each "ATTRIBUTE=OPTION,OPTION,...".
+
+        Raises ValueError as `only` does, and for a value of another form.
+        """
+        kept: dict[str, list[str]] = {}
+        for item in items:
+            name, equals, options = item.partition("=")
+            if not equals:
+                raise ValueError(f"expected ATTRIBUTE=OPTION,... got {item!r}")
+            kept.setdefault(name, []).extend(options.split(","))
+        return cls.only(kept)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Iterable[str]]) -> AttributeSpace:

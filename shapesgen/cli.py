@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
 
-from shapesgen.attributes import ATTRIBUTES, AttributeSpace, check_attribute
+from shapesgen.attributes import ATTRIBUTES, AttributeSpace
 from shapesgen.choices import Format, RotationCue, Sampling
 from shapesgen.errors import DamagedShardError, WriteError
 from sqrtvocab.errors import UserError
@@ -231,15 +231,8 @@ class Preview:
 
 
 def _space(only: Sequence[str]) -> AttributeSpace:
-    kept: dict[str, list[str]] = {}
     try:
-        for item in only:
-            name, equals, options = item.partition("=")
-            if not equals:
-                raise ValueError(f"expected ATTRIBUTE=OPTION,... got {item!r}")
-            check_attribute(name)
-            kept.setdefault(name, []).extend(options.split(","))
-        return AttributeSpace.only(kept)
+        return AttributeSpace.parse_only(only)
     except ValueError as error:
         raise UserError(f"--only: {error}") from None
 

@@ -37,10 +37,15 @@ def _finite(document: object) -> object:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path`; a reader sees the old file or the new one, never half of it."""
+    """Write `text` to `path`, by `write_bytes`."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write `content` to `path`; a reader sees the old file or the new one, never half of it."""
     draft = path.with_name(f".{path.name}.tmp")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with draft.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)

@@ -22,7 +22,7 @@ from lm.text.sources import Source
 from lm.text.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer, vocab_size_of
 from sqrtvocab import AdaptiveHead, FlatHead, GroupedLowRankHead, Head, Partition
 from sqrtvocab.heads.two_level import TwoLevelHead
-from sqrtvocab.training import UserError
+from sqrtvocab.training import UserError, write_text
 
 GPT_NEO_WINDOW = 256  # of its local attention, in the paper
 
@@ -48,6 +48,7 @@ def open_tokenizer(spec: str, source: Source, cache: Path) -> TextTokenizer:
                     # In pieces, with the same words: a huge text would take a hundred times its size.
                     texts = (piece for text in source.train for piece in pieces(text))
                     tokenizer = make_tokenizer(spec, lambda: texts)
+                    write_text(path.with_suffix(".sha256"), tokenizer.digest)
                     tokenizer.save(path)
         except OSError as error:
             raise UserError(f"--cache {cache}: cannot be written ({error.strerror or error})") from error
@@ -55,10 +56,14 @@ def open_tokenizer(spec: str, source: Source, cache: Path) -> TextTokenizer:
 
 
 def _kept(path: Path) -> TextTokenizer | None:
+    digest = path.with_suffix(".sha256")
     try:
-        return load_tokenizer(path)
+        tokenizer = load_tokenizer(path)
     except UserError:  # there is none, or a torn one
         return None
+    # A damaged one would be another vocabulary. (Older versions kept no digest.)
+    is_sound = not digest.exists() or digest.read_bytes() == tokenizer.digest.encode()
+    return tokenizer if is_sound else None
 
 
 def backbone_config(config: TrainConfig, tokenizer: TextTokenizer) -> PreTrainedConfig:

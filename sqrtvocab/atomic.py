@@ -16,6 +16,7 @@ from typing import Any
 from sqrtvocab.errors import UserError
 
 SEAL = "seal"  # the field of a JSON object that holds the SHA-256 of all others
+PROBE = ".probe-"  # how the name of a folder begins that `require_space` makes, and a kill may leave
 
 
 def fsync(path: Path) -> None:
@@ -79,9 +80,12 @@ def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain, SEAL: _digest(plain)}
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
+def read_sealed(path: Path, hint: str = "") -> dict[str, Any]:
     """The JSON object in the file `path`, its seal included. Older versions wrote none: then nothing is known
     of changes.
+
+    Args:
+        hint: what to add to the message for a file that has changed.
 
     Raises:
         UserError: as `read_json`; or it is no object; or a field has changed since it was `sealed`.
@@ -91,7 +95,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: expected a JSON object, found a {type(document).__name__}")
     rest = {name: value for name, value in document.items() if name != SEAL}
     if SEAL in document and document[SEAL] != _digest(rest):
-        raise UserError(f"{path} has changed since it was written")
+        raise UserError(f"{path} has changed since it was written{hint}")
     return document
 
 
@@ -115,7 +119,7 @@ def require_space(folder: Path, needed: int) -> None:
     bytes fit on its disk, those that it holds already included."""
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     try:
-        with tempfile.TemporaryDirectory(dir=existing, prefix=".probe-"):
+        with tempfile.TemporaryDirectory(dir=existing, prefix=PROBE):
             pass
     except OSError as error:
         raise UserError(f"--out {folder}: cannot write in {existing}: {error.strerror}") from error

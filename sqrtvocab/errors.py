@@ -139,5 +139,10 @@ def _named(path: str) -> str:
         (name, value) for name, _, value in (argument.partition("=") for argument in arguments) if value
     ]
     flags = [name for name, value in given if name.startswith("--") and Path(value) in (here, *here.parents)]
-    shown = path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}… ({len(path):,} characters)"
-    return f"{flags[0]} {shown}" if flags else shown
+    return f"{flags[0]} {shortened(path)}" if flags else shortened(path)
+
+
+def shortened(path: object) -> str:
+    """A path that a message can show."""
+    text = str(path)
+    return text if len(text) <= _LONGEST_PATH else f"{text[:_LONGEST_PATH]}… ({len(text):,} characters)"

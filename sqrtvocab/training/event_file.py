@@ -12,34 +12,9 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from sqrtvocab.errors import RunError
+from sqrtvocab.appended import AppendedFile
 
 _numbers = itertools.count()  # of the files of this process
-
-
-class AppendedFile:
-    """A file that only grows. What is written is with the system at once: nothing is left to be lost by a
-    kill, or to fail once more when the process ends.
-
-    Raises:
-        RunError: if it cannot be written, such as on a full disk.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path.open("ab", buffering=0)
-
-    def write(self, data: bytes) -> None:
-        left = memoryview(data)
-        try:
-            while left:
-                left = left[self._file.write(left) :]  # a disk that is nearly full takes what it can
-        except OSError as error:
-            problem = error.strerror or error
-            raise RunError(f"cannot write {self._path}: {problem}; the checkpoints are kept") from error
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class EventFile:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import sys
 import time
-import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.tensorboard.summary import hparams, image, scalar, text
 
-from sqrtvocab.atomic import parse_json, write_text
-from sqrtvocab.training.event_file import AppendedFile, EventFile
+from sqrtvocab.appended import AppendedFile
+from sqrtvocab.atomic import write_text
+from sqrtvocab.sealed import read_sealed_line, sealed_line
+from sqrtvocab.training.event_file import EventFile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +55,7 @@ class Logbook:
             return
         for tag, value in values.items():
             self._events.add(scalar(tag, value), step)
-        self._metrics.write(_line({"step": step, **axes, **values}).encode())
+        self._metrics.write(sealed_line({"step": step, **axes, **values}))
 
     def text(self, tag: str, markdown: str, step: int = 0) -> None:
         """Show Markdown text in TensorBoard."""
@@ -128,12 +128,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [record for record, _ in lines]
 
 
-def _line(record: Mapping[str, Any]) -> str:
-    """A record with its checksum: one digit changed in a number would else be a point of the curve."""
-    plain = json.dumps(record)
-    return f'{plain[:-1]}, "crc": {zlib.crc32(plain.encode())}}}\n'
-
-
 def _read_lines(path: Path) -> tuple[list[tuple[dict[str, Any], bytes]], dict[int, bytes]]:
     """The records with their lines, and the damaged lines by number. What follows the last line break was
     torn by a kill, and is nobody's loss."""
@@ -141,18 +135,13 @@ def _read_lines(path: Path) -> tuple[list[tuple[dict[str, Any], bytes]], dict[in
     sound, damaged = [], {}
     for number, line in enumerate(lines, start=1):
         try:
-            record = parse_json(line)
-            crc = record.pop("crc", None)  # older versions wrote none
-            if type(record["step"]) is not int or (crc is not None and crc != _crc(record)):
-                raise ValueError("changed since it was written")
+            record = read_sealed_line(line)
+            if type(record.get("step")) is not int:
+                raise ValueError("no step")
             sound.append((record, line))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except ValueError:
             damaged[number] = line
     return sound, damaged
-
-
-def _crc(record: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(record).encode())
 
 
 def _listed(numbers: Collection[int]) -> str:

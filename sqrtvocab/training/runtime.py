@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sqrtvocab.errors import UserError
+from sqrtvocab.errors import RunError, UserError
+from sqrtvocab.training.ranks import Heartbeat, is_lost_connection
 
 Device = Literal["auto", "cuda", "mps", "cpu"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
@@ -175,6 +176,7 @@ def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Ru
 
     Raises:
         UserError: if the device or the number format cannot be had.
+        RunError: if another rank has ended.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
@@ -192,7 +194,25 @@ def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Ru
         # sync.
         dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
     torch.manual_seed(seed)
-    yield Runtime(place, dtype, reason, seed, rank, world_size)
+    with _several_ranks(rank, world_size) if world_size > 1 else nullcontext():
+        yield Runtime(place, dtype, reason, seed, rank, world_size)
+
+
+@contextmanager
+def _several_ranks(rank: int, world_size: int) -> Iterator[None]:
+    """Watch the other ranks, and part from them at the end."""
+    heartbeat = None
+    if dist.is_initialized():
+        heartbeat = Heartbeat(dist.distributed_c10d._get_default_store(), rank, world_size)
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_lost_connection(error):
+            raise
+        raise RunError(
+            "the connection to another rank is lost: it has failed or was killed; go on with --resume auto"
+        ) from error
     # Only after success: when a rank has failed the others may be gone, and a tidy goodbye could hang.
-    if world_size > 1:
+    if heartbeat is not None:
+        heartbeat.close()
         dist.destroy_process_group()

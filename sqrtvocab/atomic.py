@@ -1,7 +1,9 @@
-"""Files and folders that are either whole or absent, whatever moment the power goes."""
+"""Files and folders that are either whole or absent, whatever moment the power goes; and JSON documents that
+tell when they have been changed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -9,8 +11,11 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sqrtvocab.errors import UserError
+
+SEAL = "seal"  # the field of a JSON object that holds the SHA-256 of all others
 
 
 def fsync(path: Path) -> None:
@@ -25,7 +30,13 @@ def fsync(path: Path) -> None:
 def write_json(path: Path, document: object) -> None:
     """Write `document` to `path` as indented JSON, by `write_text`. A number that is not finite becomes null:
     JSON has none, and strict readers refuse the whole file."""
-    write_text(path, json.dumps(_finite(document), indent=2, ensure_ascii=False) + "\n")
+    plain = _finite(document)
+    text = json.dumps(plain, indent=2, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # the path of a file whose name is not UTF-8, say
+        text = json.dumps(plain, indent=2)
+    write_text(path, text + "\n")
 
 
 def _finite(document: object) -> object:
@@ -34,6 +45,58 @@ def _finite(document: object) -> object:
     if isinstance(document, list | tuple):
         return [_finite(value) for value in document]
     return None if isinstance(document, float) and not math.isfinite(document) else document
+
+
+def parse_json(text: str | bytes) -> Any:
+    """`json.loads`, whose only error is a ValueError: brackets a thousand deep would be a RecursionError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """The document in the file `path`.
+
+    Raises:
+        UserError: naming the file, if there is none, if it cannot be read, or if it is not JSON.
+    """
+    try:
+        if path.exists() and not path.is_file():  # a device might never end
+            raise UserError(f"{path}: not a regular file")
+        return parse_json(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise UserError(f"{path}: not valid JSON ({error})") from error
+
+
+def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document as JSON will give it back, with a field by which `read_sealed` knows whether another has
+    changed."""
+    plain = json.loads(json.dumps(_finite(document)))
+    plain.pop(SEAL, None)
+    return {**plain, SEAL: _digest(plain)}
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """The JSON object in the file `path`, its seal included. Older versions wrote none: then nothing is known
+    of changes.
+
+    Raises:
+        UserError: as `read_json`; or it is no object; or a field has changed since it was `sealed`.
+    """
+    document = read_json(path)
+    if not isinstance(document, dict):
+        raise UserError(f"{path}: expected a JSON object, found a {type(document).__name__}")
+    rest = {name: value for name, value in document.items() if name != SEAL}
+    if SEAL in document and document[SEAL] != _digest(rest):
+        raise UserError(f"{path} has changed since it was written")
+    return document
+
+
+def _digest(document: object) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -10,12 +10,11 @@ import contextlib
 import io
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqrtvocab.errors import UserError
+from sqrtvocab.errors import UserError, exit_code, open_streams
 
 Config = TypeVar("Config")
 
@@ -88,15 +87,22 @@ def saved_config(given: Mapping[str, str | None], program: str, from_json: Calla
 def one_line_errors(program: str) -> Iterator[None]:
     """tyro's answer to bad flags is a box of many lines; say the same in one, and exit with code 2."""
     box = io.StringIO()
+    problem: Exception | None = None
+    open_streams()
     try:
         with contextlib.redirect_stderr(box):
             yield
-    except (UserError, SystemExit) as error:
-        if isinstance(error, SystemExit) and not error.code:  # --help
-            raise
-        message: Any = error if isinstance(error, UserError) else one_line(box.getvalue())
-        print(f"{program}: {message}", file=sys.stderr)
-        raise SystemExit(2) from None
+            return
+    except (UserError, OSError) as error:
+        problem = error
+    except SystemExit as error:
+        problem = UserError(one_line(box.getvalue())) if error.code else None  # None: --help
+    raise SystemExit(exit_code(program, lambda: _raise(problem)))
+
+
+def _raise(problem: Exception | None) -> None:
+    if problem is not None:
+        raise problem
 
 
 def one_line(box: str) -> str:

@@ -3,15 +3,22 @@ tell when they have been changed."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 from sqrtvocab.errors import UserError
 
@@ -20,6 +27,8 @@ SEAL = "seal"  # the field of a JSON object that holds the SHA-256 of all others
 
 def fsync(path: Path) -> None:
     """Wait until `path` (a file, or a folder's list of names) is on the disk."""
+    if os.name == "nt" and path.is_dir():  # folders cannot be opened there
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -90,7 +99,11 @@ def read_sealed(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected a JSON object, found a {type(document).__name__}")
     rest = {name: value for name, value in document.items() if name != SEAL}
-    if SEAL in document and document[SEAL] != _digest(rest):
+    try:
+        is_sound = SEAL not in document or document[SEAL] == _digest(rest)
+    except RecursionError:  # just not too deep to be read
+        is_sound = False
+    if not is_sound:
         raise UserError(f"{path} has changed since it was written")
     return document
 
@@ -99,15 +112,76 @@ def _digest(document: object) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path`; a reader sees the old file or the new one, never half of it."""
+def write_text(path: Path, text: str, replace: bool = True) -> None:
+    """`write_bytes` of `text` in UTF-8."""
+    write_bytes(path, text.encode(), replace)
+
+
+def write_bytes(path: Path, data: bytes, replace: bool = True) -> None:
+    """Write `data` to `path`; a reader sees the old file or the new one, never half of it.
+
+    Several processes may do so at once. `replace=False`: a file that is there stays.
+    """
     draft = path.with_name(f".{path.name}.tmp")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    with claimed(draft) as file:
+        if replace or not path.exists():
+            file.truncate(0)  # what a process that died here has left
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            draft.replace(path)
     fsync(path.parent)
+
+
+@contextlib.contextmanager
+def claimed(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[BinaryIO]:
+    """`path`, made if need be, open for writing and this process's alone until the block ends; then it is
+    removed, unless the block has renamed it.
+
+    While another process has it, `waiting` is called again and again. A claim ends with its process, however
+    that ends. Where the file system knows no locks everybody gets in.
+    """
+    while True:
+        file = path.open("ab")
+        if _lock(file) and _is_open_as(path, file):
+            break
+        file.close()  # another process has it, or had it, and has removed or renamed it by now
+        waiting()
+        time.sleep(0.02)
+    try:
+        yield file
+    finally:
+        if _is_open_as(path, file):
+            path.unlink()
+        file.close()
+
+
+def is_claimed(path: Path) -> bool:
+    """Whether another process has `path` in a block of `claimed`."""
+    try:
+        with path.open("rb") as file:
+            return not _lock(file)
+    except FileNotFoundError:
+        return False
+
+
+def _lock(file: BinaryIO) -> bool:
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
+
+
+def _is_open_as(path: Path, file: BinaryIO) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def require_space(folder: Path, needed: int) -> None:

@@ -283,7 +283,7 @@ _VALUES: dict[type, list[tuple[str, bool]]] = {
         (f"0:{ENDLESS}", False),
         (f"1/{HUGE}", False),
         ("-1:3", False),
-    ],  # fmt: skip
+    ],
     bool: [("", True), ("maybe", True), (ENDLESS, True)],
 }
 

@@ -55,7 +55,7 @@ class ShapesParquet(MapStyle):
         self._starts = np.array([shard.start for shard in shards])
         for record in self._records:
             path = self.folder / record.file
-            size = path.stat().st_size if path.exists() else 0
+            size = path.stat().st_size if path.is_file() else 0
             if size != record.bytes:
                 raise _damaged(record, f"{size:,} bytes instead of {record.bytes:,}")
         self._open: dict[int, _MappedShard] = {}

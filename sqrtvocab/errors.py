@@ -6,6 +6,7 @@ import errno
 import multiprocessing
 import os
 import select
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 
 # What the system says of a path that cannot be meant, as opposed to a disk that fails.
 _BAD_PATHS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
-_LONGEST_PATH = 200  # characters of it that a message shows
+_LONGEST = 200  # characters of a path or a value that a message shows
 
 
 class UserError(Exception):
@@ -29,19 +30,24 @@ class RunError(Exception):
     """A run that could not go on through no fault of its input, such as a loss that is not finite."""
 
 
-def exit_code(program: str, command: Callable[[], object]) -> int:
+def exit_code(program: str, command: Callable[[], object], when_stopped: str = "interrupted") -> int:
     """Run `command`, print what went wrong on one line, with the rank unless it is 0, and return the exit
-    code. Nothing of the command is left running."""
+    code: the command's own if it returns one. Nothing of the command is left running.
+
+    Args:
+        when_stopped: what to say after Ctrl-C. The handler of another signal may raise
+            `KeyboardInterrupt(number)` to end in the same way.
+    """
     open_streams()
     try:
-        command()
+        code = command()
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         # First of all: while an exception is alive so are the frames that it came through, and with them the
         # loaders, whose workers ignore SIGTERM. The interpreter would ask them to end, and wait for ever.
         end_children()
-        return _report(program, error)
-    return 0
+        return _report(program, error, when_stopped)
+    return code if isinstance(code, int) else 0
 
 
 def end_children() -> None:
@@ -70,7 +76,7 @@ def open_streams() -> None:
         reconfigure(errors="backslashreplace")
 
 
-def _report(program: str, error: BaseException) -> int:
+def _report(program: str, error: BaseException, when_stopped: str) -> int:
     """Say what went wrong, unless nobody listens, and return the exit code."""
     rank = os.environ.get("RANK", "0")
     speaker = program if rank == "0" else f"{program}: rank {rank}"
@@ -79,10 +85,8 @@ def _report(program: str, error: BaseException) -> int:
         isinstance(one, BrokenPipeError) for one in silent.values()
     ):
         return 141  # without a word, as any tool that SIGPIPE ends in `command | head`
-    if isinstance(
-        error, KeyboardInterrupt
-    ):  # before the training loop took over the signal, or pressed twice
-        line, code = "interrupted", 130
+    if isinstance(error, KeyboardInterrupt):  # before a training loop took over the signal, or pressed twice
+        line, code = when_stopped, 128 + (error.args[0] if error.args else signal.SIGINT)
     elif isinstance(error, UserError):
         line, code = str(error), 2
     elif isinstance(error, OSError) and error.filename is None and "stdout" in silent:
@@ -94,10 +98,11 @@ def _report(program: str, error: BaseException) -> int:
     elif isinstance(error, MemoryError):
         line, code = f"not enough memory: {error or 'the system gives no more'}", 1
     else:  # a mistake of ours
-        line, code = "".join(traceback.format_exception(error)).rstrip(), 1
-        speaker = ""
+        line, code = "", 1
+    # One line, even if a path has several.
+    text = f"{speaker}: {' '.join(line.splitlines())}" if line else "".join(traceback.format_exception(error))
     if "stderr" not in silent:
-        print(f"{speaker}: {line}" if speaker else line, file=sys.stderr, flush=True)
+        print(text.rstrip(), file=sys.stderr, flush=True)
     return code
 
 
@@ -142,7 +147,7 @@ def _named(path: str) -> str:
     return f"{flags[0]} {shortened(path)}" if flags else shortened(path)
 
 
-def shortened(path: object) -> str:
-    """A path that a message can show."""
-    text = str(path)
-    return text if len(text) <= _LONGEST_PATH else f"{text[:_LONGEST_PATH]}… ({len(text):,} characters)"
+def shortened(words: object) -> str:
+    """As much of what the user wrote, such as a path, as fits into a message."""
+    text = str(words)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"

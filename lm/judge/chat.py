@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sqrtvocab.sealed import parse_json
+from sqrtvocab.atomic import parse_json
 from sqrtvocab.training import UserError
 
 Message = Mapping[str, str]

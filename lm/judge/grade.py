@@ -20,7 +20,7 @@ import numpy as np
 
 from lm.judge.chat import ChatError, ChatServer, Message
 from sqrtvocab.appended import AppendedFile
-from sqrtvocab.sealed import parse_json, read_sealed_line, sealed_line
+from sqrtvocab.atomic import parse_json, read_sealed_line, sealed_line
 from sqrtvocab.training import UserError
 
 # The range of each score. Age is the writer's, in years, as the judge guesses it from the story.

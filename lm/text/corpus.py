@@ -25,8 +25,7 @@ from tqdm import tqdm
 
 from lm.text.sources import Documents, Say, Source, lasting_name
 from lm.text.tokenizer import TextTokenizer
-from sqrtvocab.atomic import write_json
-from sqrtvocab.sealed import SEAL, read_sealed, sealed
+from sqrtvocab.atomic import SEAL, read_sealed, sealed, write_json
 from sqrtvocab.training import RunError, UserError
 
 FORMAT = 2  # of the sidecar

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from lm.stories.write import Split, stories, words_digest
 from lm.text.tokenizer import END
+from sqrtvocab.atomic import parse_json
 from sqrtvocab.errors import shortened
-from sqrtvocab.sealed import parse_json
 from sqrtvocab.training import UserError
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")

@@ -28,9 +28,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from sqrtvocab.atomic import fsync, write_json
+from sqrtvocab.atomic import SEAL, fsync, read_sealed, sealed, write_json
 from sqrtvocab.errors import RunError, UserError
-from sqrtvocab.sealed import SEAL, read_sealed, sealed
 
 _NEEDED = {"step", "minutes", "best"}  # in the state of a trainer's checkpoint
 

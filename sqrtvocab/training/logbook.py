@@ -14,8 +14,7 @@ import numpy as np
 from torch.utils.tensorboard.summary import hparams, image, scalar, text
 
 from sqrtvocab.appended import AppendedFile
-from sqrtvocab.atomic import write_text
-from sqrtvocab.sealed import read_sealed_line, sealed_line
+from sqrtvocab.atomic import read_sealed_line, sealed_line, write_text
 from sqrtvocab.training.event_file import EventFile
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from sqrtvocab.atomic import PROBE, write_json
+from sqrtvocab.atomic import PROBE, SEAL, read_sealed, sealed, write_json
 from sqrtvocab.errors import UserError, shortened
-from sqrtvocab.sealed import SEAL, read_sealed, sealed
 from sqrtvocab.training.checkpoint import Checkpoint, load_checkpoint
 from sqrtvocab.training.run_lock import LOCK, lock_folder
 from sqrtvocab.training.runtime import Runtime

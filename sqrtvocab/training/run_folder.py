@@ -5,16 +5,45 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sqrtvocab.atomic import PROBE, SEAL, read_sealed, sealed, write_json
+from sqrtvocab.atomic import PROBE, sealed, write_json
 from sqrtvocab.errors import UserError, shortened
+from sqrtvocab.settings import RunFlags, read_config
 from sqrtvocab.training.checkpoint import Checkpoint, load_checkpoint
 from sqrtvocab.training.run_lock import LOCK, lock_folder
 from sqrtvocab.training.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder before the run is opened: empty, or with a run to continue."""
+
+    path: Path
+    checkpoint: Checkpoint | None = None
+    """What to continue from; None to begin at step 0."""
+    saved: Mapping[str, Any] = field(default_factory=dict)
+    """The settings of the run to continue; empty for a new one."""
+
+
+def look_into_folder(config: RunFlags, runtime: Runtime) -> RunFolder:
+    """What is in the run folder that `--out` and `--resume` name. Changes nothing.
+
+    Raises:
+        UserError: if the folder is in use, or the run to continue is missing, damaged or of something else;
+            see also `find_checkpoint` and `require_same_checkpoint`.
+    """
+    path = config.run_folder
+    checkpoint = find_checkpoint(path, config.resume)
+    require_same_checkpoint(checkpoint, path, runtime)
+    if checkpoint is None:
+        return RunFolder(path)
+    config.of_run(path)  # raises if the settings are not of this program, or damaged
+    return RunFolder(path, checkpoint, {**config.ADDED_LATER, **read_config(path)})
 
 
 def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
@@ -26,8 +55,9 @@ def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
             there.
 
     Raises:
-        UserError: if `run` is a file, if it is in use and `resume` is None, if there is nothing to resume at
-            a path named explicitly, or if every checkpoint is damaged.
+        UserError: if `run` cannot be a folder, if another process trains in it, if it holds a run and
+            `resume` is None, if there is nothing to resume at a path named explicitly, or if every checkpoint
+            is damaged.
     """
     _require_folder(run)
     things = [path.name for path in run.iterdir() if not _is_unfinished(path.name)] if run.is_dir() else []
@@ -39,13 +69,15 @@ def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
         raise UserError(f"{run}: holds other things than a run (it has no config.json)")
     if run.is_dir() and _is_first():
         lock_folder(run)
+    if resume is None:
+        return None
     checkpoint = load_checkpoint(run, "last")
     if checkpoint is None and resume != "auto":
         raise UserError(f"--resume {resume}: no checkpoint `last` in that folder")
     return checkpoint
 
 
-def begin(run: Path, settings: Mapping[str, Any]) -> None:
+def begin_run(run: Path, settings: Mapping[str, Any]) -> None:
     """Make `run` the folder of a run: from now on `--resume auto` goes on with it.
 
     Raises:
@@ -94,35 +126,27 @@ def require_same_checkpoint(checkpoint: Checkpoint | None, run: Path, runtime: R
         )
 
 
-def read_config(run: Path) -> dict[str, Any]:
-    """The settings that the run in folder `run` was started with.
-
-    Raises:
-        UserError: if `run` is no run folder, or its settings are damaged.
-    """
-    path = run / "config.json"
-    try:
-        if not path.exists():
-            raise UserError(f"{run}: no run folder (it has no config.json)")
-        settings = read_sealed(path, f"; if the change was meant, remove its field {SEAL!r}")
-    except OSError as error:  # a loop of links, a name that is too long
-        raise UserError(f"{shortened(run)}: no run folder ({error.strerror})") from error
-    settings.pop(SEAL, None)
-    return settings
-
-
-def require_same(
+def require_same_run(
     saved: Mapping[str, Any], wanted: Mapping[str, Any], keys: Collection[str], run: Path
 ) -> None:
-    """Check that a run to be resumed has the settings asked for.
+    """Check that a run to be resumed has the settings asked for, and that its learning rates stay as planned.
 
     Raises:
         UserError: naming every setting of `keys` that differs, with both values.
     """
-    differences = [
-        f"{key.replace('_', ' ')} is {saved.get(key)!r} there and {wanted.get(key)!r} here"
-        for key in keys
-        if saved.get(key) != wanted.get(key)
-    ]
-    if differences:
-        raise UserError(f"--resume: {run} is another run: {'; '.join(differences)}")
+
+    def differences(names: Collection[str]) -> str:
+        return "; ".join(
+            f"{name.replace('_', ' ')} is {saved.get(name)!r} there and {wanted.get(name)!r} here"
+            for name in names
+            if saved.get(name) != wanted.get(name)
+        )
+
+    if found := differences(keys):
+        raise UserError(f"--resume: {run} is another run: {found}")
+    is_cosine = saved.get("schedule") == wanted.get("schedule") == "cosine"
+    if is_cosine and (found := differences(["total_steps"])):
+        raise UserError(
+            f"--resume: {run} follows a cosine that cannot be stretched: {found}; "
+            "give the same --epochs and --max-steps, or --schedule constant"
+        )

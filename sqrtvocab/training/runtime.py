@@ -185,7 +185,7 @@ def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Ru
 
     Raises:
         UserError: if the device or the number format cannot be had.
-        RunError: if another rank has ended.
+        RunError: if another rank has ended, or there is no more memory.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
@@ -203,8 +203,20 @@ def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Ru
         # sync.
         dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
     torch.manual_seed(seed)
-    with _several_ranks(rank, world_size) if world_size > 1 else nullcontext():
+    with _memory_errors(), _several_ranks(rank, world_size) if world_size > 1 else nullcontext():
         yield Runtime(place, dtype, reason, seed, rank, world_size)
+
+
+@contextmanager
+def _memory_errors() -> Iterator[None]:
+    """Turn what torch says when there is no more memory into a `RunError`."""
+    try:
+        yield
+    except RuntimeError as error:  # a GPU's OutOfMemoryError is one
+        problem = str(error).partition("\n")[0].rpartition("] ")[2]  # the CPU's comes after a place in C++
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in problem:
+            raise
+        raise RunError(f"not enough memory: {problem[:300]}; try a smaller --batch-size") from error
 
 
 @contextmanager

@@ -164,7 +164,7 @@ def test_bad_input(run, complaint, finished, small_tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        ([1], "not the settings of a run, which are a JSON object"),
+        ([1], "expected a JSON object, found a list"),
         ({}, "not the settings of a run of train_lm: the setting 'preset' is missing"),
         ({"hidden_size": "big"}, "the setting 'hidden_size' cannot be 'big'"),
         ({"lr": True, "cache": 5}, "the setting 'cache' cannot be 5; the setting 'lr' cannot be True"),

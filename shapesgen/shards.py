@@ -134,7 +134,9 @@ def write_folder(path: Path, space: AttributeSpace, row_groups: Iterator[Rows]) 
             name = picture_path(split, label, instance)
             file = root / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(png)
+            draft = file.with_name(f".{file.name}.tmp")  # never through a link or a pipe that may be there
+            draft.write_bytes(png)
+            draft.replace(file)
             listing.append(name)
     path.write_text("".join(f"{name}\n" for name in listing), "ascii")
 
@@ -143,7 +145,8 @@ def listed(path: Path) -> list[str]:
     """The images of a shard of the folder format. Raises DamagedShardError if its list is damaged: no other
     names are followed than `write_folder` gives."""
     try:
-        names = path.read_text("ascii").splitlines()
+        with open_regular(path) as file:
+            names = file.read().decode("ascii").splitlines()
     except (OSError, ValueError) as error:
         raise DamagedShardError(f"data/{path.name}: cannot be read ({error})") from None
     for number, name in enumerate(names, start=1):

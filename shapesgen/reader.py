@@ -97,9 +97,9 @@ class _MappedShard:
     def __init__(self, path: Path, images: int) -> None:
         with path.open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
-            self.labels = parquet.read(["label"])["label"].to_numpy()
-            chunks = [_image_chunk(parquet.metadata.row_group(g)) for g in range(parquet.num_row_groups)]
+            with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+                self.labels = parquet.read(["label"])["label"].to_numpy()
+                chunks = [_image_chunk(parquet.metadata.row_group(g)) for g in range(parquet.num_row_groups)]
         # In a plain, uncompressed column a value is its length in four bytes, then its bytes. Page headers
         # lie between some of them, so look for the head that all our files begin with.
         self._offsets = np.empty(images, np.int64)

@@ -56,16 +56,18 @@ def write_parquet(path: Path, space: AttributeSpace, row_groups: Iterator[Rows])
     """One row group for each element. The PNG column is neither compressed (it is already) nor encoded, and
     has no statistics (they repeat whole images), so that a reader can take single images out of the file."""
     compression = dict.fromkeys(("image.path", "label", *ATTRIBUTES), "ZSTD") | {"image.bytes": "NONE"}
-    writer = pq.ParquetWriter(
-        path,
-        SCHEMA,
-        compression=compression,
-        use_dictionary=list(ATTRIBUTES),
-        write_statistics=["label", *ATTRIBUTES],
-        write_page_checksum=True,
-        store_schema=True,
-    )
-    with writer:
+    with (
+        path.open("wb") as file,  # by us: Arrow takes no names that are not UTF-8
+        pq.ParquetWriter(
+            file,
+            SCHEMA,
+            compression=compression,
+            use_dictionary=list(ATTRIBUTES),
+            write_statistics=["label", *ATTRIBUTES],
+            write_page_checksum=True,
+            store_schema=True,
+        ) as writer,
+    ):
         for pngs, labels, instances in row_groups:
             names = [image_name(c, i) for c, i in zip(labels.tolist(), instances.tolist(), strict=True)]
             image = pa.StructArray.from_arrays(
@@ -76,7 +78,10 @@ def write_parquet(path: Path, space: AttributeSpace, row_groups: Iterator[Rows])
 
 
 def read_parquet(path: Path, space: AttributeSpace) -> Iterator[tuple[list[bytes], IntArray]]:
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with (
+        open_regular(path) as opened,
+        pq.ParquetFile(opened, page_checksum_verification=True) as file,
+    ):
         for group in range(file.num_row_groups):
             table = file.read_row_group(group)
             labels = table["label"].to_numpy()
@@ -89,7 +94,7 @@ def read_parquet(path: Path, space: AttributeSpace) -> Iterator[tuple[list[bytes
 
 def write_webdataset(path: Path, space: AttributeSpace, row_groups: Iterator[Rows]) -> None:
     """A tar of triples `KEY.png`, `KEY.cls` (the label) and `KEY.json` (the attributes)."""
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+    with path.open("wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for pngs, labels, instances in row_groups:
             for png, label, instance in zip(pngs, labels.tolist(), instances.tolist(), strict=True):
                 key = image_name(label, instance)[: -len(".png")]
@@ -101,7 +106,7 @@ def write_webdataset(path: Path, space: AttributeSpace, row_groups: Iterator[Row
 
 
 def read_webdataset(path: Path, space: AttributeSpace) -> Iterator[tuple[list[bytes], IntArray]]:
-    with tarfile.open(path, "r:") as tar:
+    with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         while (member := tar.next()) is not None:
             png = _content(tar, member)
             cls, attributes = _content(tar, tar.next()), _content(tar, tar.next())
@@ -134,7 +139,9 @@ def write_folder(path: Path, space: AttributeSpace, row_groups: Iterator[Rows]) 
             name = picture_path(split, label, instance)
             file = root / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(png)
+            draft = file.with_name(f".{file.name}.tmp")  # never through a link or a pipe that may be there
+            draft.write_bytes(png)
+            draft.replace(file)
             listing.append(name)
     path.write_text("".join(f"{name}\n" for name in listing), "ascii")
 
@@ -143,7 +150,8 @@ def listed(path: Path) -> list[str]:
     """The images of a shard of the folder format. Raises DamagedShardError if its list is damaged: no other
     names are followed than `write_folder` gives."""
     try:
-        names = path.read_text("ascii").splitlines()
+        with open_regular(path) as file:
+            names = file.read().decode("ascii").splitlines()
     except (OSError, ValueError) as error:
         raise DamagedShardError(f"data/{path.name}: cannot be read ({error})") from None
     for number, name in enumerate(names, start=1):
@@ -185,7 +193,6 @@ def write_shard(path: Path, form: Format, space: AttributeSpace, row_groups: Ite
 def read_shard(path: Path, form: Format, space: AttributeSpace) -> Iterator[tuple[list[bytes], IntArray]]:
     """The PNG files and labels of a shard, some at a time. Raises DamagedShardError."""
     try:
-        open_regular(path).close()
         yield from _READERS[form](path, space)
     except (OSError, ValueError, KeyError, TypeError, EOFError, tarfile.TarError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())

@@ -113,9 +113,11 @@ def _examine(recipe: Recipe, out: Path, form: Format, overwrite: bool) -> None:
         out.mkdir(parents=True, exist_ok=True)
         # Looked at before config.json is, which another process may write at any moment, and first of all.
         is_bare = all(_is_draft(path) for path in out.iterdir())
+        problem = "not empty, and no image set; name another folder"
         try:
             found = load_config(out)
-            problem = "not empty, and no image set; name another folder"
+            if found is not None and "version" not in found:  # nothing of ours
+                found = None
         except UserError as error:  # damaged
             found, problem = None, f"{error}; name another folder, or the settings of the set that it holds"
         if found is not None and overwrite:

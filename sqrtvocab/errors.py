@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import multiprocessing
 import os
 import select
@@ -72,8 +73,9 @@ def open_streams() -> None:
             # Reading only: writing to a closed stdout fails, as it does for other tools; stderr is forgiven.
             _point(number, os.open(os.devnull, mode))
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
-    if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:  # not if a test listens
-        reconfigure(errors="backslashreplace")
+    # Once only: it flushes, which may fail. Not if a test listens.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors != "backslashreplace":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _report(program: str, error: BaseException, when_stopped: str) -> int:
@@ -102,7 +104,10 @@ def _report(program: str, error: BaseException, when_stopped: str) -> int:
     # One line, even if a path has several.
     text = f"{speaker}: {' '.join(line.splitlines())}" if line else "".join(traceback.format_exception(error))
     if "stderr" not in silent:
-        print(text.rstrip(), file=sys.stderr, flush=True)
+        try:
+            print(text.rstrip(), file=sys.stderr, flush=True)
+        except OSError:  # the exit code has to do
+            _point(2, os.open(os.devnull, os.O_WRONLY))
     return code
 
 

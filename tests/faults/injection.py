@@ -17,7 +17,6 @@ import json
 import os
 import random
 import sys
-import tarfile
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +36,8 @@ class Disturbed:
 
     Counted are the operations that change something: opening for writing, every write to a file (half of the
     bytes of the last one arrive), truncate, fsync, rename, link, unlink, mkdir and rmdir, in the order in
-    which this process makes them. Files that pyarrow, safetensors and torch would write by themselves are
-    written by Python instead, with the same bytes.
+    which this process makes them. Files that safetensors and torch would write by themselves are written
+    by Python instead, with the same bytes. Nothing is really synced: it is the process that dies.
     """
 
     main: Callable[[], int]
@@ -87,11 +86,12 @@ class Disturbed:
         for name, label in (
             ("replace", "rename"), ("rename", "rename"), ("link", "link"), ("symlink", "link"),
             ("unlink", "unlink"), ("remove", "unlink"), ("mkdir", "mkdir"), ("rmdir", "rmdir"),
-            ("fsync", "fsync"), ("fdatasync", "fsync"), ("truncate", "truncate"), ("ftruncate", "truncate"),
+            ("truncate", "truncate"), ("ftruncate", "truncate"),
         ):  # fmt: skip
             setattr(os, name, self._hooked(label, getattr(os, name)))
+        os.fsync = os.fdatasync = self._hooked("fsync", lambda descriptor: None)
         self._open, self._os_open, self._os_write = io.open, os.open, os.write
-        builtins.open = io.open = tarfile.bltn_open = self.open  # type: ignore[assignment, attr-defined]
+        builtins.open = io.open = self.open  # type: ignore[assignment]
         os.open, os.write = self.os_open, self.os_write
         self._patch_native_writers()
 
@@ -156,8 +156,6 @@ class Disturbed:
 
     def _patch_native_writers(self) -> None:
         """Those of the libraries that the command has loaded."""
-        if parquet := sys.modules.get("pyarrow.parquet.core"):
-            self._patch_parquet(parquet.ParquetWriter)
         if torch := sys.modules.get("torch"):
             save = torch.save
 
@@ -175,20 +173,6 @@ class Disturbed:
                     file.write(safetensors.serialize(tensors, metadata=metadata))
 
             safetensors.serialize_file = serialize_file
-
-    def _patch_parquet(self, writer: Any) -> None:
-        begin, end = writer.__init__, writer.close
-
-        def __init__(self_: Any, where: Any, *arguments: Any, **options: Any) -> None:  # noqa: N807
-            self_.counted = self.open(where, "wb") if isinstance(where, str | os.PathLike) else None
-            begin(self_, self_.counted or where, *arguments, **options)
-
-        def close(self_: Any) -> None:
-            end(self_)
-            if self_.counted is not None:
-                self_.counted.close()
-
-        writer.__init__, writer.close = __init__, close
 
 
 # ---- damage ------------------------------------------------------------------------------------------------
@@ -233,6 +217,16 @@ def damages(files: Sequence[Path], count: int, seed: int = 0) -> list[Damage]:
         Damage(files[i % len(files)], KINDS[i // len(files) % len(KINDS)], draw.random())
         for i in range(count)
     ]
+
+
+def one_line(result: Any, program: str) -> str:
+    """The complaint of a command that failed: one line that begins with its name, and no traceback."""
+    assert result.code in (1, 2), result
+    assert result.err.startswith(f"{program}: "), result
+    assert "Traceback" not in result.err, result
+    assert result.err.count("\n") == 1, result
+    assert len(result.err.splitlines()) == 1, result
+    return result.err
 
 
 def contents(folder: Path) -> dict[str, bytes]:

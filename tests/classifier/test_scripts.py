@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from sqrtvocab.settings import read_config
 from sqrtvocab.training import read_metrics
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -41,7 +42,7 @@ def test_the_figure_of_a_run(finished, tmp_path):
 def test_no_figure_of_runs_with_different_classes(finished, tmp_path):
     """Their accuracies mean different things."""
     other = shutil.copytree(finished, tmp_path / "other")
-    config = json.loads((other / "config.json").read_text())
+    config = read_config(other)
     (other / "config.json").write_text(json.dumps({**config, "only": ["shape=circle"]}))
     result = script("figure_classification.py", finished, other, "--out", tmp_path / "figure.png")
     assert result.returncode == 2

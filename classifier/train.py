@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from classifier.cnn import make_classifier, make_partition, parameter_table
+from classifier.cnn import make_classifier, make_partition, parameter_table, require_room
 from classifier.config import TrainConfig
 from classifier.data import (
     ceiling_of,
@@ -104,6 +104,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         model.head.init_prior(class_counts(train_images))
     model.to(runtime.device)
     partition.to(runtime.device)
+    require_room(model, config, plan, runtime)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
     scaler = runtime.scaler()
 

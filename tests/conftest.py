@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -92,9 +93,16 @@ class Process:
     def kill_group(self, number: int) -> None:
         os.killpg(self.pid, number)
 
-    def wait(self) -> Result:
-        status = os.waitpid(self.pid, 0)[1]
-        return Result(os.waitstatus_to_exitcode(status), *(path.read_text() for path in self._files))
+    def wait(self, seconds: float | None = None) -> Result:
+        """Its end; killed, which shows in its code, if it is not over after so many seconds."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while (done := os.waitpid(self.pid, 0 if deadline is None else os.WNOHANG))[0] == 0:
+            if time.monotonic() > deadline:
+                self.kill()
+                deadline = None
+            time.sleep(0.005)
+        texts = (path.read_text("utf-8", "surrogateescape") for path in self._files)
+        return Result(os.waitstatus_to_exitcode(done[1]), *texts)
 
 
 @pytest.fixture(scope="session")
@@ -139,3 +147,25 @@ def complaint() -> Callable[[Result], str]:
         return result.err.strip()
 
     return only_line
+
+
+# ---- what the tests of faults have tried ----
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
+    """`tally("kill points of render", 51)`: counts for the summary at the end. Kept with the test's report,
+    which is how they reach the process that writes the summary."""
+    return lambda what, tries: request.node.user_properties.append(("tries", (what, tries)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    counts: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "tries":
+                counts[value[0]] += value[1]
+    if counts:
+        terminalreporter.section("faults tried, none left")
+        for what, tries in sorted(counts.items()):
+            terminalreporter.line(f"{tries:6,} {what}")

@@ -41,6 +41,7 @@ def weights(run, name="last"):
 def test_the_run_folder_tells_everything(finished):
     names = {path.name for path in finished.iterdir()}
     assert {name for name in names if not name.startswith(("events", "eval"))} == {
+        ".lock",
         "config.json",
         "metrics.jsonl",
         "best",

@@ -22,6 +22,7 @@ from lm.model import CompressedLM, CompressedLMConfig
 from lm.presets import PRESETS
 from lm.train import train
 from sqrtvocab import FlatHead, Partition
+from sqrtvocab.settings import read_config
 from sqrtvocab.training import RunError, UserError, load_checkpoint, read_metrics
 
 MEASURED = ("minutes", "speed/tokens_per_s", "memory/peak")  # differ from run to run
@@ -49,7 +50,15 @@ def same_weights(one, other, name="last", **tolerance):
 
 def test_the_run_folder_tells_everything(finished):
     names = {path.name for path in finished.iterdir() if not path.name.startswith("events")}
-    assert names == {"config.json", "tokenizer.json", "metrics.jsonl", "best", "last", "last.previous"}
+    assert names == {
+        ".lock",
+        "config.json",
+        "tokenizer.json",
+        "metrics.jsonl",
+        "best",
+        "last",
+        "last.previous",
+    }
     settings = json.loads((finished / "config.json").read_text())
     assert settings["vocab_size"] == 300
     assert settings["groups"] == math.isqrt(300)
@@ -187,7 +196,7 @@ def test_clusters_of_a_runs_embeddings(run, tiny, finished, tmp_path, head):
     vectors = load_file(finished / "best" / "model.safetensors")["backbone.wte.weight"]
     sizes = torch.bincount(Partition(300).split(torch.arange(300))[0])
     if head == "flat":
-        order = torch.tensor(json.loads((out / "order.json").read_text()))
+        order = torch.tensor(json.loads((out / "order.json").read_text())["order"])
     else:
         order = CompressedLM.from_pretrained(out / "best").head.partition.order
     near = Partition(300, order=order).split(torch.arange(300))[0]
@@ -267,7 +276,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(start, run, tiny, tmp_
 def test_a_run_goes_on_with_another_learning_rate_and_says_so(run, tiny, tmp_path):
     """What the message of a loss that is not finite advises."""
     flags = [*tiny, "--out", tmp_path / "r"]
-    broken = run("train", *flags, "--lr", "1e30", "--eval-every", 1, "--max-steps", 9)
+    broken = run("train", *flags, "--lr", "9e15", "--eval-every", 1, "--max-steps", 9)
     assert broken.code == 1
     assert "not finite" in broken.err
     assert run("train", *flags, "--max-steps", 1).code == 2  # the folder is taken
@@ -440,7 +449,7 @@ def test_a_run_needs_neither_its_tokenizer_file_nor_its_folder(run, tiny, finish
     assert result.code == 0, result.err
     result = run("eval", "r", "--samples", 2, "--device", "cpu")
     assert result.code == 0, result.err
-    settings = json.loads((away / "r" / "config.json").read_text())
+    settings = read_config(away / "r")
     (away / "r" / "config.json").write_text(json.dumps({**settings, "data": "s.txt", "data_used": "s.txt"}))
     monkeypatch.chdir(home)  # an older run, begun in this folder
     result = run("train", "--resume", away / "r", "--max-steps", 4)
@@ -455,7 +464,7 @@ def test_config_is_written_first(run, tiny, tmp_path, monkeypatch):
         patch.setattr("lm.text.tokenizer.TextTokenizer.save", killed)
         flags = [*tiny, "--tokenizer", "gpt2", "--max-steps", 1, "--out", tmp_path / "r"]
         assert "killed here" in run("train", *flags).err
-    assert [path.name for path in (tmp_path / "r").iterdir()] == ["config.json"]
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == [".lock", "config.json"]
     result = run("train", *flags, "--resume", "auto")
     assert result.code == 0, result.err
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from sqrtvocab.settings import read_config
 from sqrtvocab.training import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ def test_the_figure_of_a_run(call, classifier_run, tmp_path):
 def test_no_figure_of_runs_with_different_classes(call, classifier_run, tmp_path):
     """Their accuracies mean different things."""
     other = shutil.copytree(classifier_run, tmp_path / "other")
-    config = json.loads((other / "config.json").read_text())
+    config = read_config(other)
     (other / "config.json").write_text(json.dumps({**config, "only": ["shape=circle"]}))
     result = call("figure_classification", classifier_run, other, "--out", tmp_path / "figure.png")
     assert result.returncode == 2

@@ -37,8 +37,8 @@ def test_render_verify_preview_and_repair_as_processes(tmp_path: Path, capsys) -
     run = shapesgen("verify", out)
     assert run.returncode == 1
     damage, advice = run.stderr.splitlines()
-    assert damage.startswith("train-00000-of-00001.parquet: ")
-    assert "1 of 3 shards are damaged; `shapesgen render --out" in advice
+    assert damage.startswith("data/train-00000-of-00001.parquet: ")
+    assert "1 of 3 shards, or their records, are damaged; `shapesgen render --out" in advice
     assert main(["preview", "--out", str(tmp_path / "sheet.png"), "--dir", out]) == 1
     assert "train-00000-of-00001" in capsys.readouterr().err
     run = shapesgen("render", "--out", out, "--images-per-class", "3", *FEW)
@@ -133,7 +133,7 @@ def test_a_part_says_what_is_still_to_come(tmp_path: Path, capsys) -> None:
         ("render --out OUT --classes 0:999999", "--classes must be A:B"),
         ("render --out OUT --classes 5", "--classes must be A:B, got '5'"),
         ("render --out OUT --images-per-class 0", "--images-per-class must be 1..16384, got 0"),
-        ("render --out OUT --workers 0", "--workers must be at least 1, got 0"),
+        ("render --out OUT --workers 0", "--workers must be 1..1024, got 0"),
         ("render --out OUT --only color=red", "--only: unknown attribute 'color' (did you mean 'colour'?)"),
         (
             "render --out OUT --only shape=sqare",

@@ -216,6 +216,10 @@ def _nearest(word: str, valid: Iterable[str]) -> str:
 
 def _integers(values: npt.ArrayLike, what: str) -> IntArray:
     array = np.asarray(values)
+    if array.size and (
+        array.dtype == object or array.dtype == np.uint64
+    ):  # what numpy makes of huge integers
+        raise ValueError(f"{what} must be integers below 2^63")
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"{what} must be integers, got {array.dtype}")
     return array.astype(np.int64)

@@ -235,7 +235,7 @@ def _space(only: Sequence[str]) -> AttributeSpace:
         for item in only:
             name, equals, options = item.partition("=")
             if not equals:
-                raise ValueError(f"expected ATTRIBUTE=OPTION,... got {item!r}")
+                raise ValueError(f"expected ATTRIBUTE=OPTION,... got {shortened(item)!r}")
             check_attribute(name)
             kept.setdefault(name, []).extend(options.split(","))
         return AttributeSpace.only(kept)

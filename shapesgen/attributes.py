@@ -10,6 +10,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from sqrtvocab.errors import shortened
+
 IntArray = npt.NDArray[np.int64]
 
 # The paper's table, in the paper's order. The first attribute is the most significant digit of a class id.
@@ -81,7 +83,8 @@ class AttributeSpace:
         for item in items:
             name, equals, options = item.partition("=")
             if not equals:
-                raise ValueError(f"expected ATTRIBUTE=OPTION,... got {item!r}")
+                raise ValueError(f"expected ATTRIBUTE=OPTION,... got {shortened(item)!r}")
+            check_attribute(name)
             kept.setdefault(name, []).extend(options.split(","))
         return cls.only(kept)
 
@@ -230,6 +233,10 @@ def _nearest(word: str, valid: Iterable[str]) -> str:
 
 def _integers(values: npt.ArrayLike, what: str) -> IntArray:
     array = np.asarray(values)
+    if array.size and (
+        array.dtype == object or array.dtype == np.uint64
+    ):  # what numpy makes of huge integers
+        raise ValueError(f"{what} must be integers below 2^63")
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"{what} must be integers, got {array.dtype}")
     return array.astype(np.int64)

@@ -14,7 +14,7 @@ from sqrtvocab import Head, HeadOutput, Partition, make_head
 from sqrtvocab.training import UserError
 
 IMAGE_SIZE = 100
-CHANNELS = (3, 32, 64, 128)
+FILTERS = (32, 64, 128)
 
 
 class Encoder(nn.Module):
@@ -25,11 +25,12 @@ class Encoder(nn.Module):
     1.3x faster).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = IMAGE_SIZE, channels: int = 3) -> None:
+        """size: side of the images, at least 8."""
         super().__init__()
+        self.width = EMBEDDING
         layers: list[nn.Module] = []
-        size = IMAGE_SIZE
-        for before, after in pairwise(CHANNELS):
+        for before, after in pairwise((channels, *FILTERS)):
             layers += [
                 nn.Conv2d(before, after, kernel_size=3, padding=1),
                 nn.MaxPool2d(2),
@@ -37,11 +38,11 @@ class Encoder(nn.Module):
             ]
             size //= 2
         self.convolutions = nn.Sequential(*layers)
-        self.embed = nn.Linear(CHANNELS[-1] * size * size, EMBEDDING)
+        self.embed = nn.Linear(FILTERS[-1] * size * size, EMBEDDING)
         self.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> Tensor:
-        """uint8 [N, 3, 100, 100] -> [N, 512].
+        """uint8 [N, C, size, size] -> [N, 512]. The shapes in the comments are those of the paper.
 
         Inverted, so that the white background is 0: what the padding assumes, and most pixels then pass no
         gradient to the filters.

@@ -22,8 +22,8 @@ class Augmentation:
     """Callable on batches.
 
     Args:
-        kind: shift moves an image by up to an eighth of its side. standard cuts out half of it or more, brings
-            that to full size and changes brightness, contrast and saturation.
+        kind: shift moves an image by up to an eighth of its side. standard cuts out half of it or more,
+            brings that to full size and changes brightness, contrast and saturation.
         flip: mirrors every second image. Not part of `standard`: a mirrored letter is another letter.
         size: side of the images.
         seed: of the run.

@@ -1,8 +1,8 @@
 """Image encoders by name: the paper's CNN, or any classification model of torchvision or timm without its
 last layer.
 
-An encoder takes uint8 images [N, C, size, size] as they are stored and returns embeddings [N, width]; what its
-model wants in between (normalisation, three channels, memory format) is its own affair.
+An encoder takes uint8 images [N, C, size, size] as they are stored and returns embeddings [N, width]; what
+its model wants in between (normalisation, three channels, memory format) is its own affair.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ def _torchvision(name: str, size: int, weights: str) -> Backbone:
     except (urllib.error.URLError, OSError) as error:
         url = models.get_model_weights(name).DEFAULT.url
         raise UserError(
-            f"--weights default: {url} cannot be downloaded ({getattr(error, 'reason', error)}); get the file "
-            "elsewhere and give it with --weights FILE, or use --weights none"
+            f"--weights default: {url} cannot be downloaded ({getattr(error, 'reason', error)}); get the "
+            "file elsewhere and give it with --weights FILE, or use --weights none"
         ) from error
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, AssertionError) as error:
         raise _wrong_size(name, size, error) from error
     if getattr(model, "aux_logits", False):  # GoogLeNet and Inception score classes half way up, too
         model.aux_logits = False
@@ -172,7 +172,9 @@ def _import_timm() -> Any:
 
 def _no_timm_weights(name: str, error: Exception) -> UserError:
     reason = " ".join(str(error).split())[:200]
-    return UserError(f"--weights default: none to be had for timm:{name} ({reason}); use --weights none or a file")
+    return UserError(
+        f"--weights default: none to be had for timm:{name} ({reason}); use --weights none or a file"
+    )
 
 
 # ---- what can be wrong
@@ -231,9 +233,13 @@ def _read_weights(path: Path) -> Mapping[str, Tensor]:
     if not path.is_file():
         raise UserError(f"--weights {path}: no such file; expected none, default or a file")
     try:
-        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        state = (
+            load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        )
     except (SafetensorError, OSError, EOFError, RuntimeError, ValueError, KeyError) as error:
-        raise UserError(f"--weights {path}: not a file of weights ({' '.join(str(error).split())[:100]})") from error
+        raise UserError(
+            f"--weights {path}: not a file of weights ({' '.join(str(error).split())[:100]})"
+        ) from error
     except Exception as error:  # pickle.UnpicklingError among others
         raise UserError(f"--weights {path}: not a file of weights ({type(error).__name__})") from error
     for key in ("model", "state_dict"):  # as training scripts save them

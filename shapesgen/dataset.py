@@ -1,4 +1,4 @@
-"""Map-style datasets as torchvision has them. The command line does without this module, and so without torch."""
+"""Map-style datasets as torchvision has them. They import torch, without which the command line does."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class MapStyle(VisionDataset[tuple[Any, Any]]):
         target_transform: Callable[[int], Any] | None,
         root: Path | None = None,
     ) -> None:
-        super().__init__(root, transform=transform, target_transform=target_transform)  # type: ignore[arg-type]
+        super().__init__(root, transform=transform, target_transform=target_transform)
 
     def __len__(self) -> int:
         return self.recipe.size(self.split)

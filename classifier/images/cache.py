@@ -41,7 +41,7 @@ from sqrtvocab.errors import RunError, UserError
 FORMAT = 1  # to be raised when `decode` makes other pixels of the same file
 CHUNK = 512  # pictures
 _REPORT = 32  # pictures between two reports
-_PER_WORKER = 2_000  # pictures that are worth the start of another process
+_PER_WORKER = 5_000  # pictures that are worth the start of another process, which imports torch
 Say = Callable[[str], None]
 
 
@@ -209,17 +209,17 @@ def _make(
         for chunk in chunks
         if chunk not in records
     ]
-    task = partial(_decode_chunk, place=place, shape=shape, count=len(store), keeps=keeps)
+    task = partial(_decode_chunk, place=place, shape=shape, keeps=keeps)
     count = sum(len(chunk.store) for chunk in todo)
     workers = max(1, min(workers, count // _PER_WORKER))
     try:
-        for chunk, record in zip(todo, run(task, todo, workers, count, progress=sys.stderr.isatty()), strict=True):
-            records[chunk.number] = record
+        made = run(task, todo, workers, count, progress=sys.stderr.isatty())
     except BrokenProcessPool as error:
         raise RunError(
             "a process that decodes pictures was killed (out of memory?); run again to go on, perhaps with "
             "fewer --workers"
         ) from error
+    records |= {chunk.number: record for chunk, record in zip(todo, made, strict=True)}
     damaged: dict[str, str] = {}
     for chunk in chunks:
         damaged |= records[chunk]["damaged"]
@@ -235,9 +235,7 @@ class _Chunk:
     store: Store  # its pictures
 
 
-def _decode_chunk(
-    chunk: _Chunk, report: Report, place: Path, shape: Shape, count: int, keeps: bool
-) -> dict[str, Any]:
+def _decode_chunk(chunk: _Chunk, report: Report, place: Path, shape: Shape, keeps: bool) -> dict[str, Any]:
     """Decode the pictures of a chunk into its place, see it on the disk, and write down that it is."""
     if multiprocessing.parent_process() is not None:
         torch.set_num_threads(1)  # the processes are what runs in parallel
@@ -256,11 +254,11 @@ def _decode_chunk(
             report(done, read)
             done = read = 0
     if keeps:
-        with (place / "pixels.bin").open("r+b") as file:
-            file.seek(chunk.number * CHUNK * shape.bytes)
-            file.write(images.data)
-            file.flush()
-            os.fsync(file.fileno())
+        with (place / "pixels.bin").open("r+b") as pixels:
+            pixels.seek(chunk.number * CHUNK * shape.bytes)
+            pixels.write(images.data)
+            pixels.flush()
+            os.fsync(pixels.fileno())
     record = {"checksum": zlib.crc32(images.data) if keeps else 0, "damaged": damaged}
     write_json(_record_path(place, chunk.number), record)
     return record

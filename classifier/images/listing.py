@@ -115,7 +115,7 @@ def make_listing(
         else:
             problem = "has no picture for training"
         first = int(np.argmax(labels < 0))
-        more = _and_more(len({named[i] for i in np.flatnonzero(labels < 0)}))
+        more = _and_more(len({name for name in named if name not in numbers}))
         raise UserError(f"{found.source}: the class {named[first]!r} of {found.keys[first]} {problem}{more}")
     if len(names) < 2:
         raise UserError(f"{found.source}: only one class ({names[0]!r}); a classifier needs at least two")
@@ -125,7 +125,7 @@ def make_listing(
         for split, fraction in (("validation", valid_fraction), ("test", test_fraction))
     ]
     train = np.flatnonzero(splits == 0)
-    splits[train] = held_out([found.keys[i] for i in train], labels[train], names, *fractions)
+    splits[train] = held_out([found.keys[i] for i in train.tolist()], labels[train], names, *fractions)
     for split, fraction in zip(SPLITS[1:], fractions, strict=True):
         if fraction:
             notes += (f"{fraction:.0%} of the training pictures, by class, are kept for {split}",)

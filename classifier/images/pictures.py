@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from classifier.images.cache import Cached, OnTheFly, Say, Shape, open_pixels
 from classifier.images.folders import read_folder
 from classifier.images.listing import Found, Listing, make_listing
@@ -107,7 +109,7 @@ def open_pictures(
         what = f"{len(damaged):,} of {len(listing.keys):,} pictures are damaged: {some}{more}"
         if not skip_damaged:
             raise UserError(f"{listing.source}: {what}; --skip-damaged goes on without them")
-        listing = listing.without(sorted(damaged))
+        listing = listing.without(np.array(list(damaged)))
         notes += (f"left out: {what}",)
     return Opened(listing.source, {split: Pictures(listing, split, pixels) for split in SPLITS}, notes)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from shapesgen.attributes import AttributeSpace
-from shapesgen.ceiling import Ceiling
+if TYPE_CHECKING:  # nothing heavy: the processes that decode pictures import this
+    from shapesgen.attributes import AttributeSpace
+    from shapesgen.ceiling import Ceiling
 
 Pixels = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int64]

@@ -103,7 +103,9 @@ def read_tables(
     if read[0].paths is None:
         counts = [len(table.values) for table in read]
         rows = np.concatenate([np.arange(count) for count in counts])
-        store = Rows([table.path for table in read], read[0].column, np.repeat(range(len(read)), counts), rows)
+        store = Rows(
+            [table.path for table in read], read[0].column, np.repeat(range(len(read)), counts), rows
+        )
         if len(set(keys)) < len(keys):  # not even with their paths are the pictures told apart
             keys = [
                 f"{table.path.relative_to(base)}, row {row}"

@@ -50,7 +50,9 @@ def test_grey_on_request(picture, encoded, form):
     file = encoded(picture(3, (20, 20)), form)
     found = decode(file, 20, channels=1)
     assert found.shape == (20, 20, 1)
-    assert np.abs(found - reference(Image.open(io.BytesIO(file)), 20, "L")).max() <= 4  # a JPEG has its grey as it is, unclipped
+    assert (
+        np.abs(found - reference(Image.open(io.BytesIO(file)), 20, "L")).max() <= 4
+    )  # a JPEG has its grey as it is, unclipped
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
@@ -69,7 +71,9 @@ def test_half_transparent_is_mixed_with_white(encoded):
 
 def test_a_transparent_colour_of_a_png_behind_long_metadata(encoded):
     """The chunk tRNS may stand far behind the header."""
-    file = encoded(Image.new("RGB", (4, 4), (9, 9, 9)), "png", transparency=(9, 9, 9), icc_profile=bytes(range(256)) * 50)
+    file = encoded(
+        Image.new("RGB", (4, 4), (9, 9, 9)), "png", transparency=(9, 9, 9), icc_profile=bytes(range(256)) * 50
+    )
     assert file.find(b"tRNS") > 40
     assert (decode(file, 4) == 255).all()
 
@@ -115,7 +119,9 @@ def test_a_file_cut_short_is_damaged(picture, encoded, form):
             decode(file[: int(share * len(file))], 16)
 
 
-@pytest.mark.parametrize("file", [b"", b"hello", b"\xff\xd8", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", bytes(1000)])
+@pytest.mark.parametrize(
+    "file", [b"", b"hello", b"\xff\xd8", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", bytes(1000)]
+)
 def test_what_is_no_picture_is_said(file):
     with pytest.raises(PictureError) as error:
         decode(file, 16)
@@ -135,7 +141,9 @@ def png_that_claims(width: int, height: int) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
     head = struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    )
 
 
 def test_decompression_bombs_are_refused_by_their_size(picture, encoded, monkeypatch):

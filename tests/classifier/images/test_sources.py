@@ -35,9 +35,11 @@ def pixels_by_class(opened, splits=SPLITS):
 
 
 def test_an_image_folder_is_read_as_torchvision_reads_it(picture, write_tree, open_at, tmp_path):
-    files = {f"{name}/{deep}{i}.{form}": picture(10 * n + i, (20 + i, 30))
-             for n, name in enumerate(("dog", "Cat", "10", "9"))
-             for i, (deep, form) in enumerate((("", "png"), ("", "JPG"), ("a/b/", "bmp"), ("", "webp")))}  # fmt: skip
+    files = {
+        f"{name}/{file}": picture(10 * n + i, (20 + i, 30))
+        for n, name in enumerate(("dog", "Cat", "10", "9"))
+        for i, file in enumerate(("1.png", "2.JPG", "a/b/3.bmp", "4.webp"))
+    }
     root = write_tree(tmp_path / "set", files)
     opened = open_at(root, valid_fraction=0, test_fraction=0)
     theirs = ImageFolder(str(root))
@@ -55,8 +57,12 @@ def test_an_image_folder_is_read_as_torchvision_reads_it(picture, write_tree, op
 
 @pytest.mark.parametrize("validation", ["val", "validation", "Valid"])
 def test_splits_as_folders(picture, write_tree, open_at, tmp_path, validation):
-    files = {f"{split}/{name}/{i}.png": picture(hash((split, name, i)) % 1000)
-             for split, many in (("train", 3), (validation, 2), ("test", 1)) for name in "ab" for i in range(many)}  # fmt: skip
+    files = {
+        f"{split}/{name}/{i}.png": picture(i)
+        for split, many in (("train", 3), (validation, 2), ("test", 1))
+        for name in "ab"
+        for i in range(many)
+    }
     root = write_tree(tmp_path / "set", {**files, "extra/x.png": picture(0)})
     opened = open_at(root)
     assert counts(opened) == (6, 4, 2)
@@ -70,7 +76,12 @@ def test_a_class_named_train_is_no_split(picture, write_tree, open_at, tmp_path)
 
 
 def test_a_missing_split_is_cut_from_training(picture, write_tree, open_at, tmp_path):
-    files = {f"{split}/{name}/{i}.png": picture(i) for split in ("train", "test") for name in "ab" for i in range(20)}
+    files = {
+        f"{split}/{name}/{i}.png": picture(i)
+        for split in ("train", "test")
+        for name in "ab"
+        for i in range(20)
+    }
     opened = open_at(write_tree(tmp_path / "set", files), valid_fraction=0.25)
     assert counts(opened) == (30, 10, 40)
     assert opened.notes == ("25% of the training pictures, by class, are kept for validation",)
@@ -99,10 +110,14 @@ def test_links_in_circles_end(picture, write_tree, open_at, tmp_path):
 # ---- Hugging Face Parquet
 
 
-def write_parquet(path, files, labels, names=None, compression="snappy", row_group_size=3, image="struct", paths=None):
+def write_parquet(
+    path, files, labels, names=None, compression="snappy", row_group_size=3, image="struct", paths=None
+):
     paths = paths or [f"{i}.png" for i in range(len(files))]
     if image == "struct":
-        column = pa.StructArray.from_arrays([pa.array(files, pa.binary()), pa.array(paths)], ["bytes", "path"])
+        column = pa.StructArray.from_arrays(
+            [pa.array(files, pa.binary()), pa.array(paths)], ["bytes", "path"]
+        )
     else:
         column = pa.array(files, pa.binary())
     table = pa.table({"image": column, "label": pa.array(labels)})
@@ -119,7 +134,7 @@ def test_hugging_face_parquet(picture, encoded, open_at, tmp_path, image):
     root, names = tmp_path / "set", ["zebra", "ant", "unseen"]
     files = {}
     for split, many in (("train", 10), ("validation", 4), ("test", 2)):
-        files[split] = [encoded(picture(hash((split, i)) % 999)) for i in range(many)]
+        files[split] = [encoded(picture(10 * many + i)) for i in range(many)]
         half = many // 2
         for part in (0, 1):
             rows = slice(part * half, (part + 1) * half)
@@ -167,7 +182,12 @@ def test_one_picture_without_a_label_is_refused(picture, encoded, open_at, tmp_p
 
 
 def test_duplicate_class_names_are_told_apart(picture, encoded, open_at, tmp_path):
-    write_parquet(tmp_path / "x.parquet", [encoded(picture(i)) for i in range(6)], [0, 1, 2] * 2, ["crane", "cat", "crane"])
+    write_parquet(
+        tmp_path / "x.parquet",
+        [encoded(picture(i)) for i in range(6)],
+        [0, 1, 2] * 2,
+        ["crane", "cat", "crane"],
+    )
     opened = open_at(tmp_path / "x.parquet", valid_fraction=0, test_fraction=0)
     assert list(opened["train"].classes) == ["crane (0)", "cat", "crane (2)"]
     assert opened["train"].labels.tolist() == [0, 1, 2, 0, 1, 2]
@@ -175,7 +195,9 @@ def test_duplicate_class_names_are_told_apart(picture, encoded, open_at, tmp_pat
 
 def test_a_label_beyond_the_names(picture, encoded, open_at, tmp_path):
     write_parquet(tmp_path / "x.parquet", [encoded(picture(i)) for i in range(3)], [0, 1, 7], ["a", "b"])
-    with pytest.raises(UserError, match=r"the class 'number 7' of 2\.png is none of the 2 that the file names"):
+    with pytest.raises(
+        UserError, match=r"the class 'number 7' of 2\.png is none of the 2 that the file names"
+    ):
         open_at(tmp_path / "x.parquet")
 
 
@@ -217,7 +239,9 @@ def test_tables(photos, open_at, suffix, labels):
 
 
 def test_named_columns_and_absolute_paths(photos, open_at):
-    records = [{"where": str(photos / "photos" / f"{i}.png"), "path": "x", "kind": "ab"[i % 2]} for i in range(4)]
+    records = [
+        {"where": str(photos / "photos" / f"{i}.png"), "path": "x", "kind": "ab"[i % 2]} for i in range(4)
+    ]
     table = write_table(photos / "list.csv", records)
     opened = open_at(table, image_column="where", label_column="kind", valid_fraction=0, test_fraction=0)
     assert opened["train"].labels.tolist() == [0, 1, 0, 1]
@@ -228,7 +252,9 @@ def test_a_column_of_splits(photos, open_at):
     records = [{"path": f"photos/{i}.png", "label": i % 2, "split": splits[i]} for i in range(9)]
     assert counts(open_at(write_table(photos / "list.jsonl", records))) == (4, 3, 2)
     records[2]["split"] = "somewhere"
-    with pytest.raises(UserError, match="'somewhere' in the column split; expected train, validation or test"):
+    with pytest.raises(
+        UserError, match="'somewhere' in the column split; expected train, validation or test"
+    ):
         open_at(write_table(photos / "list.jsonl", records))
 
 
@@ -258,7 +284,9 @@ def test_a_picture_listed_twice(photos, open_at):
     assert counts(opened) == (3, 0, 0)
     assert opened.notes == ("2 rows name a picture a second time and are left out",)
     records[3]["label"] = 2
-    with pytest.raises(UserError, match=r"photos/0\.png is there twice, as 0 and as 2; a picture has one class"):
+    with pytest.raises(
+        UserError, match=r"photos/0\.png is there twice, as 0 and as 2; a picture has one class"
+    ):
         open_at(write_table(photos / "list.csv", records))
 
 
@@ -323,7 +351,9 @@ def test_classes_of_a_model(picture, write_tree, open_at, tmp_path):
     root = write_tree(tmp_path / "set", files)
     opened = open_at(root, classes=["a", "b", "c"], valid_fraction=0, test_fraction=0)
     assert sorted(opened["train"].labels) == [1, 1, 2, 2]
-    with pytest.raises(UserError, match=r"the class 'c' of c/0.png is not one of the model's 2 classes, such as 'a'"):
+    with pytest.raises(
+        UserError, match=r"the class 'c' of c/0.png is not one of the model's 2 classes, such as 'a'"
+    ):
         open_at(root, classes=["a", "b"])
 
 
@@ -337,7 +367,9 @@ def test_nothing_there(open_at, tmp_path):
 
 def test_a_folder_without_images(open_at, picture, write_tree, tmp_path):
     (tmp_path / "set" / "a").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"--data .*/set: no pictures in it; expected a folder for each class"):
+    with pytest.raises(
+        UserError, match=r"--data .*/set: no pictures in it; expected a folder for each class"
+    ):
         open_at(tmp_path / "set")
     write_tree(tmp_path / "set", {"1.png": picture(1)})
     with pytest.raises(UserError, match=r"its 1 pictures are in no class folder"):
@@ -364,7 +396,7 @@ def test_a_table_without_the_columns_lists_what_it_has(photos, open_at, suffix):
     [
         ("path,label\nphotos/1.png,a\n,b\n", "row 3 has no path in the column 'path'"),
         ("path,label\nphotos/1.png,a\nphotos/2.png,\n", "photos/2.png has no label"),
-        ("path,label\nphotos/1.png,a\nphotos/2.png,a\n", r"only one class \('a'\); a classifier needs at least two"),
+        ("path,label\nphotos/1.png,a\nphotos/2.png,a\n", "only one class .'a'.; a classifier needs"),
         ("path,label\n", "there are no pictures in it"),
         ("", "it has none"),
         ('path,label\nphotos/1.png,"a', "not a readable CSV file in UTF-8"),
@@ -401,6 +433,8 @@ def test_bad_parquet(photos, open_at):
 
 
 def test_a_class_only_in_validation(picture, write_tree, open_at, tmp_path):
-    files = {f"{split}/{name}/1.png": picture(1) for split, name in (("train", "a"), ("train", "b"), ("val", "c"))}
+    files = {
+        f"{split}/{name}/1.png": picture(1) for split, name in (("train", "a"), ("train", "b"), ("val", "c"))
+    }
     with pytest.raises(UserError, match=r"the class 'c' of val/c/1.png has no picture for training"):
         open_at(write_tree(tmp_path / "set", files))

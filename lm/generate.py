@@ -60,6 +60,16 @@ def continue_stories(
 
 
 @torch.inference_mode()
+def stories_in_markdown(
+    model: CompressedLM, tokenizer: TextTokenizer, openings: Sequence[str], max_tokens: int
+) -> str:
+    """A story for each opening that fits the model's context, as a document for people to read."""
+    openings = fitting(openings, tokenizer, model)
+    texts = continue_stories(model, tokenizer, openings, max_tokens=max_tokens)
+    stories = (f"**{opening}**{text}" for opening, text in zip(openings, texts, strict=True))
+    return "\n\n---\n\n".join(story.replace("\n", "\n\n") for story in stories)
+
+
 def stream_story(
     model: CompressedLM,
     tokenizer: TextTokenizer,

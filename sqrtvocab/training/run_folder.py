@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from sqrtvocab.errors import UserError
+from sqrtvocab.settings import RunFlags, read_config
 from sqrtvocab.training.checkpoint import Checkpoint, load_checkpoint
 from sqrtvocab.training.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder before the run is opened: empty, or with a run to continue."""
+
+    path: Path
+    checkpoint: Checkpoint | None = None
+    """What to continue from; None to begin at step 0."""
+    saved: Mapping[str, Any] = field(default_factory=dict)
+    """The settings of the run to continue; empty for a new one."""
+
+
+def look_into_folder(config: RunFlags, runtime: Runtime) -> RunFolder:
+    """What is in the run folder that `--out` and `--resume` name. Changes nothing.
+
+    Raises:
+        UserError: if the folder is in use, or the run to continue is missing, damaged or of something else;
+            see also `find_checkpoint` and `require_same_checkpoint`.
+    """
+    path = config.run_folder
+    checkpoint = find_checkpoint(path, config.resume)
+    require_same_checkpoint(checkpoint, path, runtime)
+    if checkpoint is None:
+        return RunFolder(path)
+    config.of_run(path)  # raises if the settings are not of this program, or damaged
+    return RunFolder(path, checkpoint, {**config.ADDED_LATER, **read_config(path)})
 
 
 def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
@@ -57,36 +85,27 @@ def require_same_checkpoint(checkpoint: Checkpoint | None, run: Path, runtime: R
         )
 
 
-def read_config(run: Path) -> dict[str, Any]:
-    """The settings that the run in folder `run` was started with.
-
-    Raises:
-        UserError: if `run` is no run folder, or its settings are damaged.
-    """
-    path = run / "config.json"
-    if not path.is_file():
-        raise UserError(f"{run}: no run folder (it has no config.json)")
-    try:
-        settings = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(settings, dict):
-        raise UserError(f"{path}: not the settings of a run, which are a JSON object")
-    return settings
-
-
-def require_same(
+def require_same_run(
     saved: Mapping[str, Any], wanted: Mapping[str, Any], keys: Collection[str], run: Path
 ) -> None:
-    """Check that a run to be resumed has the settings asked for.
+    """Check that a run to be resumed has the settings asked for, and that its learning rates stay as planned.
 
     Raises:
         UserError: naming every setting of `keys` that differs, with both values.
     """
-    differences = [
-        f"{key.replace('_', ' ')} is {saved.get(key)!r} there and {wanted.get(key)!r} here"
-        for key in keys
-        if saved.get(key) != wanted.get(key)
-    ]
-    if differences:
-        raise UserError(f"--resume: {run} is another run: {'; '.join(differences)}")
+
+    def differences(names: Collection[str]) -> str:
+        return "; ".join(
+            f"{name.replace('_', ' ')} is {saved.get(name)!r} there and {wanted.get(name)!r} here"
+            for name in names
+            if saved.get(name) != wanted.get(name)
+        )
+
+    if found := differences(keys):
+        raise UserError(f"--resume: {run} is another run: {found}")
+    is_cosine = saved.get("schedule") == wanted.get("schedule") == "cosine"
+    if is_cosine and (found := differences(["total_steps"])):
+        raise UserError(
+            f"--resume: {run} follows a cosine that cannot be stretched: {found}; "
+            "give the same --epochs and --max-steps, or --schedule constant"
+        )

@@ -8,17 +8,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from sqrtvocab.errors import UserError
-
-Device = Literal["auto", "cuda", "mps", "cpu"]
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
+from sqrtvocab.flags import Device, Precision
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -32,7 +30,7 @@ class Runtime:
     dtype: torch.dtype
     reason: str  # why this dtype
     seed: int
-    rank: int
+    rank: int  # of this process among all; `--rank` and `head.rank` are those of a matrix
     world_size: int
 
     @property
@@ -47,6 +45,11 @@ class Runtime:
         ranks = f", {self.world_size} ranks" if self.world_size > 1 else ""
         return f"{name}{threads}{ranks}, {str(self.dtype).removeprefix('torch.')} ({self.reason})"
 
+    def say(self, line: str) -> None:
+        """Print a line on stderr, once for all ranks."""
+        if self.is_main:
+            print(line, file=sys.stderr, flush=True)
+
     def autocast(self) -> AbstractContextManager[object]:
         """The context for forward passes. Backward passes belong outside it."""
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not torch.float32)
@@ -54,6 +57,12 @@ class Runtime:
     def scaler(self) -> torch.amp.GradScaler:
         """A gradient scaler, which does nothing unless the dtype is float16."""
         return torch.amp.GradScaler(self.device.type, enabled=self.dtype is torch.float16)
+
+    def replicate(self, model: nn.Module) -> nn.Module:
+        """`model`, wrapped so that all ranks train one and the same if there are several."""
+        if self.world_size == 1:
+            return model
+        return DistributedDataParallel(model, forward_sync_buffers=False, gradient_as_bucket_view=True)
 
     def seed_step(self, step: int) -> None:
         """Make all random draws of optimiser step `step` a function of (seed, step, rank).

@@ -16,8 +16,11 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from classifier.config import TrainConfig
+from classifier.data import class_counts
 from classifier.evaluate import evaluate
-from sqrtvocab.training import RunError, load_checkpoint, read_metrics
+from classifier.train import train as train_in_this_process
+from sqrtvocab.training import RunError, UserError, load_checkpoint, read_metrics
 
 # Clocks and memory differ from run to run.
 MEASURED = ("minutes", "speed/images_per_s", "speed/data_wait_fraction", "memory/peak")
@@ -177,6 +180,31 @@ def test_what_was_evaluated_is_not_evaluated_again(train, tmp_path, monkeypatch)
     assert result.code == 0, result.err
     assert [row["step"] for row in records(tmp_path / "r") if "accuracy/overall" in row] == [2]
     assert "stopped after step 2: SIGTERM received" in result.err
+
+
+def test_signals_are_pythons_until_the_loop(monkeypatch, tmp_path):
+    """Ctrl-C while the images are opened must end the command, not wait for a step."""
+    handlers = []
+
+    def look(*arguments):
+        handlers.append(signal.getsignal(signal.SIGINT))
+        raise UserError("seen enough")
+
+    monkeypatch.setattr("classifier.train.open_images", look)
+    with pytest.raises(UserError, match="seen enough"):
+        train_in_this_process(TrainConfig(out=tmp_path / "r", device="cpu"))
+    assert handlers == [signal.getsignal(signal.SIGINT)]
+
+
+def test_ctrl_c_before_the_first_step_ends_the_command(start_train, tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        return class_counts(*arguments)
+
+    monkeypatch.setattr("classifier.train.class_counts", interrupted)
+    result = start_train("--prior", "--out", tmp_path / "r").wait()
+    assert (result.code, result.err) == (130, "train_classifier: interrupted\n")
+    assert not (tmp_path / "r").exists()
 
 
 def test_a_killed_worker_ends_the_run_with_one_line(start_train, tmp_path):

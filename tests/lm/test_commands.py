@@ -168,7 +168,7 @@ def test_bad_input(run, complaint, finished, small_tokenizer, tmp_path):
         ({}, "not the settings of a run of train_lm: the setting 'preset' is missing"),
         ({"hidden_size": "big"}, "the setting 'hidden_size' cannot be 'big'"),
         ({"lr": True, "cache": 5}, "the setting 'cache' cannot be 5; the setting 'lr' cannot be True"),
-        ({"head": "magic"}, "the setting 'head' cannot be 'magic'"),
+        ({"head": "magic"}, "--head magic: no head has this name"),
         ({"batch_size": 0}, "--batch-size must be at least 1"),
         ({"groups": None}, "the setting 'groups' cannot be None"),
     ],

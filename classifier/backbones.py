@@ -43,6 +43,8 @@ class Backbone(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """uint8 [N, 1 or 3, size, size] -> [N, width]."""
         x = (images.float() - self.mean) / self.std  # [N, 3, size, size]; grey becomes three alike
+        if self.training and len(x) == 1:  # a batch norm refuses to learn from one value
+            return self.model(x.expand(2, -1, -1, -1))[:1]
         return self.model(x)
 
 

@@ -1,17 +1,13 @@
-"""The paper's classifier: three convolutions, a 512-wide embedding and a head of any kind."""
+"""The paper's CNN: three convolutions and a 512-wide embedding, for images of any size."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from classifier.config import EMBEDDING
-from shapesgen.attributes import AttributeSpace
-from sqrtvocab import Head, HeadOutput, Partition, make_head
-from sqrtvocab.training import UserError
 
 IMAGE_SIZE = 100
 FILTERS = (32, 64, 128)
@@ -50,51 +46,3 @@ class Encoder(nn.Module):
         x = 1 - images.float() / 255  # [N, 3, 100, 100]
         x = self.convolutions(x)  # [N, 128, 12, 12]
         return torch.relu(self.embed(x.flatten(1)))  # [N, 512]
-
-
-class Classifier(nn.Module):
-    """The encoder and a head over its embeddings."""
-
-    def __init__(self, encoder: Encoder, head: Head) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
-
-    def forward(self, images: Tensor, target: Tensor, reduction: str = "mean") -> HeadOutput:
-        """uint8 [N, 3, 100, 100] and classes [N] -> the losses (see `sqrtvocab.HeadOutput`)."""
-        return self.head(self.encoder(images), target, reduction=reduction)
-
-
-def make_partition(space: AttributeSpace, grouping: str, num_groups: int | None, seed: int) -> Partition:
-    """The groups that `--grouping` names; see `classifier.config.TrainConfig`.
-
-    Raises:
-        UserError: if there are more groups than classes.
-    """
-    if num_groups is not None and num_groups > space.num_classes:
-        raise UserError(f"--num-groups {num_groups}: there are only {space.num_classes} classes")
-    if grouping == "aligned":
-        return Partition.aligned(space.radices)
-    if grouping == "random":
-        return Partition.random(space.num_classes, num_groups, seed=seed)
-    return Partition.identity(space.num_classes, num_groups)
-
-
-def make_classifier(head: str, partition: Partition, **options: Any) -> Classifier:
-    """A new classifier over the classes of `partition`, which a head with groups takes as its own.
-
-    Args:
-        options: further options of the head's class.
-    """
-    encoder = Encoder()  # before the head: with one seed it must begin alike whatever the head draws
-    offered = {"partition": partition}
-    return Classifier(encoder, make_head(head, EMBEDDING, partition.num_classes, offered, **options))
-
-
-def parameter_table(model: Classifier) -> dict[str, int]:
-    """Parameters of the encoder and the head, and of the flat head it could have been."""
-    return {
-        "encoder": sum(parameter.numel() for parameter in model.encoder.parameters()),
-        "head": sum(parameter.numel() for parameter in model.head.parameters()),
-        "flat head, for comparison": model.head.num_classes * (EMBEDDING + 1),
-    }

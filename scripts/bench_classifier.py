@@ -22,10 +22,11 @@ import torch
 import tyro
 from torch import Tensor
 
-from classifier.cnn import Classifier, Encoder, make_classifier, make_partition
+from classifier.cnn import Encoder
 from classifier.config import EMBEDDING, TrainConfig
 from classifier.data import image_batches, open_images
-from sqrtvocab import make_head
+from classifier.model import Classifier, make_classifier
+from sqrtvocab import Partition, make_head
 from sqrtvocab.flags import one_line_errors
 from sqrtvocab.training import BatchPlan, Runtime, UserError, exit_code, open_runtime, share_of_mean
 
@@ -100,12 +101,12 @@ def interleaved(candidates: dict[str, Callable[[], Timing]], rounds: int) -> dic
 def bench_images(args: Args, runtime: Runtime) -> tuple[dict[str, float], list[Batch]]:
     """Images drawn while training, against images that are all there. Returns some images, too."""
     config = TrainConfig(workers=args.workers)
-    images = open_images(config, "train")
+    images = open_images(config)["train"]
     plan = BatchPlan(len(images), args.batch_size, args.accumulate, seed=0)
     items, workers = plan.effective_batch, config.num_workers(runtime.device.type, 1)
     loader = iter(image_batches(images, plan.batches(0, plan.steps_per_epoch), workers, runtime))
     ready_batches = [next(loader) for _ in range(args.accumulate)]
-    learner = Learner(make_classifier("grouped", make_partition(config.space(), "aligned", None, 0)), runtime)
+    learner = Learner(make_classifier("grouped", Partition.aligned(config.space().radices)), runtime)
 
     def step_with_drawn() -> Timing:
         for _ in range(4 * workers):  # those drawn ahead while the other candidate was being timed
@@ -135,7 +136,7 @@ def bench_images(args: Args, runtime: Runtime) -> tuple[dict[str, float], list[B
 def bench_heads(args: Args, runtime: Runtime, batches: list[Batch]) -> dict[str, dict[str, float]]:
     """A step with the grouped and the flat head over all classes, against a 10-class linear head."""
     space = TrainConfig().space()
-    partition = make_partition(space, "aligned", None, 0)
+    partition = Partition.aligned(space.radices)
     items = args.batch_size * args.accumulate
     models = {
         "linear, 10 classes": Classifier(Encoder(), make_head("flat", EMBEDDING, 10)),

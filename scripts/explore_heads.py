@@ -87,9 +87,10 @@ def main(config: Config) -> None:
     from idea_heads import IDEAS, Setting, train_and_score
 
     from lm.build import parameter_table
-    from lm.text.corpus import default_cache, open_corpus
+    from lm.text.corpus import open_corpus
     from lm.text.sources import open_source
     from lm.text.tokenizer import make_tokenizer
+    from sqrtvocab.cache import default_cache
     from sqrtvocab.measure.machine import describe_machine
     from sqrtvocab.training import UserError
 

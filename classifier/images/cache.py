@@ -78,6 +78,10 @@ class Cached:
         return np.asarray(self._pixels[rows])
 
 
+class DamagedPictureError(RunError):
+    """A picture was damaged in mid-run. The message names it."""
+
+
 class OnTheFly:
     """Pictures decoded when asked for."""
 
@@ -85,14 +89,14 @@ class OnTheFly:
         self.store, self.shape = store, shape
 
     def take(self, rows: IntArray) -> Pixels:
-        """[N, size, size, channels]. Raises RunError for a picture damaged since it was checked."""
+        """[N, size, size, channels]. Raises DamagedPictureError."""
         images = np.empty((len(rows), *self.shape.image), np.uint8)
         for n, row in enumerate(rows.tolist()):
             try:
                 images[n] = decode(self.store.read(row), self.shape.size, self.shape.channels)
             except PictureError as error:
                 name = self.store.name(row)
-                raise RunError(f"{name} has been damaged since the pictures were checked: {error}") from error
+                raise DamagedPictureError(f"{name} was whole when the run began, and now: {error}") from error
         return images
 
 

@@ -56,9 +56,9 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Opened:
-    """What `open_pictures` found."""
+    """What `open_pictures` found (an `ImageSource`)."""
 
-    source: str
+    where: str
     sets: Mapping[Split, Pictures]  # all three; one may be empty
     notes: tuple[str, ...]  # what the user should know
 
@@ -111,7 +111,10 @@ def open_pictures(
             raise UserError(f"{listing.source}: {what}; --skip-damaged goes on without them")
         listing = listing.without(np.array(list(damaged)))
         notes += (f"left out: {what}",)
-    return Opened(listing.source, {split: Pictures(listing, split, pixels) for split in SPLITS}, notes)
+    if isinstance(pixels, OnTheFly):
+        needed = len(listing.keys) * shape.bytes / 1e9
+        notes += (f"decoded on the fly: {needed:.1f} GB are more than --cache-limit {cache_limit:g}",)
+    return Opened(f"in {path}", {split: Pictures(listing, split, pixels) for split in SPLITS}, notes)
 
 
 def _find(path: Path, image_column: str | None, label_column: str | None) -> Found:

@@ -11,9 +11,25 @@ import numpy.typing as npt
 if TYPE_CHECKING:  # nothing heavy: the processes that decode pictures import this
     from shapesgen.attributes import AttributeSpace
     from shapesgen.ceiling import Ceiling
+    from shapesgen.choices import Split
 
 Pixels = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int64]
+
+
+class ImageSource(Protocol):
+    """Image sets for training, validation and test."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know."""
+
+    @property
+    def where(self) -> str:
+        """`in FOLDER`, or where else they come from."""
+
+    def __getitem__(self, split: Split) -> ImageSet:
+        """The images of a split; may be empty. Raises UserError if they cannot be used."""
 
 
 class ImageSet(Protocol):

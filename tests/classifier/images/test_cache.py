@@ -254,7 +254,7 @@ def test_on_the_fly(root, open_at, tmp_path, decoded):
     open_all(open_at, root, cache_limit=1e-6)
     assert len(decoded) == 24
     (root / "a" / "2.png").write_bytes(b"damaged now")
-    with pytest.raises(RunError, match=r"a/2.png has been damaged since the pictures were checked"):
+    with pytest.raises(RunError, match=r"a/2.png was whole when the run began, and now: "):
         opened["train"].batch([2])
     with pytest.raises(UserError, match=r"1 of 12 pictures are damaged"):
         open_all(open_at, root, cache_limit=1e-6)

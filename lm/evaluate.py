@@ -18,9 +18,10 @@ from lm.generate import continue_stories, fitting
 from lm.model import IGNORED, CompressedLM
 from lm.runs import TrainedRun, load_run, read_partition
 from lm.stories.openings import SAMPLE_PROMPTS
-from lm.text.corpus import Tokens, default_cache, open_corpus
+from lm.text.corpus import Tokens, open_corpus
 from lm.text.sources import open_source
 from sqrtvocab import Partition
+from sqrtvocab.cache import default_cache
 from sqrtvocab.training import Runtime, UserError, open_runtime, write_json
 
 

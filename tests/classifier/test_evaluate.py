@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from classifier.cnn import Classifier, Encoder, make_classifier, make_partition
+from classifier.cnn import Encoder
 from classifier.config import TrainConfig
 from classifier.evaluate import evaluate
+from classifier.model import Classifier, make_classifier
 from shapesgen import ShapesDataset
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import HEADS, Partition
@@ -46,7 +47,7 @@ def test_scores_equal_a_count_on_the_dense_distribution(alone, head, num_groups)
 @pytest.mark.parametrize(
     ("flags", "options"),
     [
-        (("--head", "factored"), {"radices": (2, 1, 1, 12, 2, 1, 1, 1)}),
+        (("--head", "factored"), {}),
         (("--modulation", "both"), {"modulation": "both"}),
         (("--head", "flat", "--chunk-size", 3), {"chunk_size": 3}),
         (("--head", "grouped-low-rank", "--rank", 5), {"rank": 5}),
@@ -57,7 +58,7 @@ def test_a_run_with_options_of_its_head_is_scored(train, score, tmp_path, flags,
     result = train(*flags, "--max-steps", 1, "--out", out)
     assert result.code == 0, result.err
     config = json.loads((out / "config.json").read_text())
-    assert TrainConfig.from_json(config).head_options() == options
+    assert TrainConfig.from_json(config).given_head_options() == options
     result = score(out, "--split", "validation", "--images", 12)
     assert result.code == 0, result.err
     scored = json.loads((out / "eval-validation.json").read_text())
@@ -68,8 +69,11 @@ def test_a_run_with_options_of_its_head_is_scored(train, score, tmp_path, flags,
 
 def test_settings_of_older_runs_are_read(finished):
     config = json.loads((finished / "config.json").read_text())
-    del config["modulation"], config["rank"], config["chunk_size"]
-    assert TrainConfig.from_json(config).head_options() == {}
+    for name in TrainConfig.ADDED_LATER:
+        del config[name]
+    older = TrainConfig.from_json(config)
+    assert older.given_head_options() == {}
+    assert (older.backbone, older.image_size, older.augment) == ("cnn", 100, "none")
     del config["head"]
     with pytest.raises(UserError, match="'head' is missing"):
         TrainConfig.from_json(config)
@@ -97,7 +101,7 @@ def test_attributes_are_counted_one_by_one(alone):
         opacity=1,
         border="solid",
     )
-    partition = make_partition(space, "aligned", None, 0)
+    partition = Partition.aligned(space.radices)
 
     class Oracle(Classifier):
         """Right for the first image; wrong in the rotation for the second."""

@@ -1,0 +1,119 @@
+"""A classifier: an encoder by name, groups of classes, and a head of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from classifier.backbones import Backbone
+from classifier.cnn import Encoder
+from sqrtvocab import Head, HeadOutput, Partition, make_head
+from sqrtvocab.errors import UserError
+from sqrtvocab.heads.registry import HEADS
+from sqrtvocab.training.memory import ADAM, require_memory
+from sqrtvocab.training.runtime import Runtime
+
+
+class Classifier(nn.Module):
+    """An encoder and a head over its embeddings."""
+
+    def __init__(self, encoder: Encoder | Backbone, head: Head) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def forward(self, images: Tensor, target: Tensor, reduction: str = "mean") -> HeadOutput:
+        """uint8 [N, C, height, width] and classes [N] -> the losses (see `sqrtvocab.HeadOutput`)."""
+        return self.head(self.encoder(images), target, reduction=reduction)
+
+
+def make_partition(
+    num_classes: int, grouping: str, num_groups: int | None, seed: int, radices: Sequence[int] | None = None
+) -> Partition:
+    """The groups that `--grouping` names; see `classifier.config.TrainConfig`.
+
+    Args:
+        radices: the options of each attribute, if the classes are made of attributes.
+
+    Raises:
+        UserError: if there are more groups than classes, or nothing to align them by.
+    """
+    if num_groups is not None and num_groups > num_classes:
+        raise UserError(f"--num-groups {num_groups}: there are only {num_classes} classes")
+    if grouping == "aligned":
+        if radices is None:
+            raise UserError(
+                "--grouping aligned: nothing tells how these classes are made; use index or random"
+            )
+        return Partition.aligned(radices)
+    if grouping == "random":
+        return Partition.random(num_classes, num_groups, seed=seed)
+    return Partition.identity(num_classes, num_groups)
+
+
+def make_classifier(
+    head: str,
+    partition: Partition,
+    encoder: Encoder | Backbone | None = None,
+    radices: Sequence[int] | None = None,
+    **options: Any,
+) -> Classifier:
+    """A new classifier over the classes of `partition`, which a head with groups takes as its own.
+
+    Args:
+        encoder: the paper's CNN if None. Made before the head: with one seed it must begin alike whatever the
+            head draws.
+        radices: see `make_partition`.
+        options: further options of the head's class.
+
+    Raises:
+        UserError: for options that do not fit the embedding or the classes.
+    """
+    encoder = Encoder() if encoder is None else encoder
+    offered = {"partition": partition, "radices": radices}
+    for name in HEADS[head].needs:
+        if offered.get(name) is None:
+            raise UserError(f"--head {head}: it needs {name}, and these classes are not made of attributes")
+    try:
+        built = make_head(head, encoder.width, partition.num_classes, offered, **options)
+    except ValueError as error:
+        raise UserError(f"--head {head}: {error}") from error
+    return Classifier(encoder, built)
+
+
+def require_room(model: Classifier, batch_size: int, shape: tuple[int, int, int], runtime: Runtime) -> None:
+    """Refuse micro-batches that the memory of the CPU does not hold.
+
+    Args:
+        shape: height, width and channels of an image.
+
+    Raises:
+        UserError: saying what a step takes.
+    """
+    if runtime.device.type != "cpu":  # a GPU says itself what it lacks
+        return
+    height, width, channels = shape
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    pixels = batch_size * height * width * channels  # as floats, and at least twice as many after a layer
+
+    def loss(twin: nn.Module) -> Tensor:
+        images = torch.zeros(batch_size, channels, height, width, dtype=torch.uint8)
+        with runtime.autocast():
+            return twin(images, torch.zeros(batch_size, dtype=torch.int64)).loss
+
+    def adam(twin: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adam(twin.parameters(), fused=True)
+
+    require_memory(model, adam, loss, ADAM * parameters + 12 * pixels, f"--batch-size {batch_size}")
+
+
+def parameter_table(model: Classifier) -> dict[str, int]:
+    """Parameters of the encoder and the head, and of the flat head it could have been."""
+    return {
+        "encoder": sum(parameter.numel() for parameter in model.encoder.parameters()),
+        "head": sum(parameter.numel() for parameter in model.head.parameters()),
+        "flat head, for comparison": model.head.num_classes * (model.encoder.width + 1),
+    }

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +24,7 @@ except ImportError:  # Windows
 from sqrtvocab.errors import UserError
 
 SEAL = "seal"  # the field of a JSON object that holds the SHA-256 of all others
+PROBE = ".probe-"  # how the name of a folder begins that `require_space` makes, and a kill may leave
 
 
 def fsync(path: Path) -> None:
@@ -88,9 +90,12 @@ def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain, SEAL: _digest(plain)}
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
+def read_sealed(path: Path, hint: str = "") -> dict[str, Any]:
     """The JSON object in the file `path`, its seal included. Older versions wrote none: then nothing is known
     of changes.
+
+    Args:
+        hint: what to add to the message for a file that has changed.
 
     Raises:
         UserError: as `read_json`; or it is no object; or a field has changed since it was `sealed`.
@@ -104,8 +109,30 @@ def read_sealed(path: Path) -> dict[str, Any]:
     except RecursionError:  # just not too deep to be read
         is_sound = False
     if not is_sound:
-        raise UserError(f"{path} has changed since it was written")
+        raise UserError(f"{path} has changed since it was written{hint}")
     return document
+
+
+def sealed_line(record: Mapping[str, Any]) -> bytes:
+    """The record as a line of a JSONL file, with a checksum: a number with one digit changed is a number."""
+    plain = json.dumps(record)  # in ASCII: half a surrogate pair, which no encoding takes, can be kept
+    return f'{plain[:-1]}, "crc": {zlib.crc32(plain.encode())}}}\n'.encode()
+
+
+def read_sealed_line(line: bytes) -> dict[str, Any]:
+    """The record in a line of `sealed_line`. Older versions wrote no checksum: then nothing is known of
+    changes.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    record = parse_json(line)
+    if not isinstance(record, dict):
+        raise ValueError("no JSON object")
+    crc = record.pop("crc", None)
+    if crc is not None and crc != zlib.crc32(json.dumps(record).encode()):
+        raise ValueError("changed since it was written")
+    return record
 
 
 def _digest(document: object) -> str:
@@ -189,7 +216,7 @@ def require_space(folder: Path, needed: int) -> None:
     bytes fit on its disk, those that it holds already included."""
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     try:
-        with tempfile.TemporaryDirectory(dir=existing, prefix=".probe-"):
+        with tempfile.TemporaryDirectory(dir=existing, prefix=PROBE):
             pass
     except OSError as error:
         raise UserError(f"--out {folder}: cannot write in {existing}: {error.strerror}") from error

@@ -152,6 +152,7 @@ def _named(path: str) -> str:
     return f"{flags[0]} {shortened(path)}" if flags else shortened(path)
 
 
-def shortened(text: str) -> str:
-    """As much of what the user wrote as fits into a message."""
+def shortened(words: object) -> str:
+    """As much of what the user wrote, such as a path, as fits into a message."""
+    text = str(words)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"

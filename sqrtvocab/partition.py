@@ -9,49 +9,37 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
 
-class Partition(nn.Module):
-    """Splits V classes into G groups of consecutive positions, as evenly as integers allow.
+class ClassOrder(nn.Module):
+    """The positions at which V classes stand: those of their own indices, or a permutation.
 
-    Group g holds the positions S_g = floor(V·g/G) to E_g = floor(V·(g+1)/G) − 1 (the paper's formulas), so
-    group sizes differ by at most one. Both directions are closed-form integer arithmetic: no table, no
-    search, no data-dependent branch.
-
-    A class stands at the position of its own index, unless ``order`` says otherwise: ``order[p]`` is the
-    class at position p. A permutation is stored as buffers, so it travels in the state dict.
+    A permutation is stored as buffers, so it travels in the state dict. A module built without one takes over
+    that of the state dict it loads.
 
     Args:
         num_classes: V, at least 1.
-        num_groups: G between 1 and V; floor(√V) when not given.
-        order: int tensor [V], a permutation of the classes; identity when not given.
+        order: int tensor [V], ``order[p]`` is the class at position p; identity when not given.
 
     Raises:
-        ValueError: V < 1, G outside [1, V], or ``order`` is not a permutation of the V classes.
-        TypeError: V or G is not an integer.
+        ValueError: V < 1, or ``order`` is not a permutation of the V classes.
+        TypeError: V is not an integer.
     """
 
     order: Tensor | None  # [V] position -> class
     position: Tensor | None  # [V] class -> position
 
-    def __init__(self, num_classes: int, num_groups: int | None = None, order: Tensor | None = None) -> None:
+    def __init__(self, num_classes: int, order: Tensor | None = None) -> None:
         super().__init__()
-        num_classes = positive("num_classes", num_classes)
-        num_groups = math.isqrt(num_classes) if num_groups is None else integer("num_groups", num_groups)
-        if not 1 <= num_groups <= num_classes:
-            raise ValueError(
-                f"num_groups must be between 1 and num_classes = {num_classes}, got {num_groups}"
-            )
-        self.num_classes = num_classes
-        self.num_groups = num_groups
-        self.group_size = -(-num_classes // num_groups)  # S: the size of the largest group
+        self.num_classes = positive("num_classes", num_classes)
         # Both directions are persistent: a model created on the meta device and then loaded must not be left
         # with an inverse that nobody computed.
         self.register_buffer("order", None)
         self.register_buffer("position", None)
         if order is not None:
-            order = torch.as_tensor(order)
-            if order.is_floating_point() or order.is_complex() or order.dtype == torch.bool:
+            order = as_tensor("order", order)
+            if not is_integral(order):
                 raise ValueError(f"order must hold integers, got {order.dtype}")
             order = order.to(torch.int64)
             if order.shape != (num_classes,):
@@ -63,6 +51,71 @@ class Partition(nn.Module):
             self.order = order.clone()
             self.position = torch.argsort(self.order)
 
+    def positions_of(self, classes: Tensor) -> Tensor:
+        """Classes in [0, V), any shape and integer type -> positions, int64.
+
+        Raises:
+            TypeError: classes that are not integers.
+            IndexError: a class outside [0, V). On a GPU, which would have to be waited for, it is not seen.
+        """
+        if not is_integral(classes):
+            raise TypeError(f"classes must be integers, got {classes.dtype}")
+        classes = classes.to(torch.int64)
+        is_seen = classes.device.type == "cpu" and not isinstance(classes, FakeTensor)
+        if is_seen and not torch.compiler.is_compiling() and classes.numel():
+            low, high = map(int, classes.aminmax())
+            if low < 0 or high >= self.num_classes:
+                raise IndexError(
+                    f"classes must lie in [0, {self.num_classes}); observed values from {low} to {high}"
+                )
+        return classes if self.position is None else self.position[classes]
+
+    def classes_at(self, positions: Tensor) -> Tensor:
+        """Positions in [0, V), any shape -> classes, int64: the inverse of :meth:`positions_of`."""
+        return positions if self.order is None else self.order[positions]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The weights mean nothing without the order that they were trained with.
+        for name in ("order", "position"):
+            saved = state_dict.get(prefix + name)
+            if saved is not None and getattr(self, name) is None and saved.shape == (self.num_classes,):
+                setattr(self, name, torch.empty_like(saved))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_classes} classes{'' if self.order is None else ', ordered'}"
+
+
+class Partition(ClassOrder):
+    """Splits V classes into G groups of consecutive positions, as evenly as integers allow.
+
+    Group g holds the positions S_g = floor(V·g/G) to E_g = floor(V·(g+1)/G) − 1 (the paper's formulas), so
+    group sizes differ by at most one. Both directions are closed-form integer arithmetic: no table, no
+    search, no data-dependent branch.
+
+    A class stands at the position of its own index, unless ``order`` says otherwise.
+
+    Args:
+        num_classes: V, at least 1.
+        num_groups: G between 1 and V; floor(√V) when not given.
+        order: int tensor [V], a permutation of the classes; identity when not given.
+
+    Raises:
+        ValueError: V < 1, G outside [1, V], or ``order`` is not a permutation of the V classes.
+        TypeError: V or G is not an integer.
+    """
+
+    def __init__(self, num_classes: int, num_groups: int | None = None, order: Tensor | None = None) -> None:
+        num_classes = positive("num_classes", num_classes)
+        num_groups = math.isqrt(num_classes) if num_groups is None else integer("num_groups", num_groups)
+        if not 1 <= num_groups <= num_classes:
+            raise ValueError(
+                f"num_groups must be between 1 and num_classes = {num_classes}, got {num_groups}"
+            )
+        super().__init__(num_classes, order)
+        self.num_groups = num_groups
+        self.group_size = -(-num_classes // num_groups)  # S: the size of the largest group
+
     # ---- constructors ----
 
     @classmethod
@@ -73,6 +126,7 @@ class Partition(nn.Module):
     @classmethod
     def random(cls, num_classes: int, num_groups: int | None = None, seed: int = 0) -> Partition:
         """Classes are dealt to the groups at random, the same way for the same seed."""
+        num_classes = positive("num_classes", num_classes)
         order = torch.randperm(num_classes, generator=torch.Generator().manual_seed(seed), device="cpu")
         return cls(num_classes, num_groups, order)
 
@@ -82,6 +136,9 @@ class Partition(nn.Module):
 
         Args:
             counts: [V] how often each class occurs; classes of equal count keep their order.
+
+        Raises:
+            ValueError: counts that are not [V], not real numbers, not finite or negative.
         """
         counts = check_counts(counts)
         return cls(len(counts), num_groups, torch.argsort(counts, descending=True, stable=True))
@@ -149,16 +206,18 @@ class Partition(nn.Module):
     # ---- class <-> (group, member) ----
 
     def split(self, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Classes in [0, V), any shape and integer type -> (group, member), int64, the same shape."""
-        classes = classes.to(torch.int64)  # V·G overflows smaller types
-        position = classes if self.position is None else self.position[classes]
+        """Classes in [0, V), any shape and integer type -> (group, member), int64, the same shape.
+
+        Raises:
+            TypeError, IndexError: as :meth:`positions_of`.
+        """
+        position = self.positions_of(classes)  # int64, for V·G overflows smaller types
         group = ((position + 1) * self.num_groups - 1) // self.num_classes
         return group, position - self.starts(group)
 
     def join(self, group: Tensor, member: Tensor) -> Tensor:
         """(group, member) -> classes, int64: the inverse of :meth:`split`. Padding slots are not classes."""
-        position = self.starts(group.to(torch.int64)) + member
-        return position if self.order is None else self.order[position]
+        return self.classes_at(self.starts(group.to(torch.int64)) + member)
 
     def starts(self, group: Tensor) -> Tensor:
         """S_g: the first position of each group given."""
@@ -190,16 +249,6 @@ class Partition(nn.Module):
         columns = torch.arange(self.num_classes, device=device) + skipped
         return columns if self.position is None else columns.index_select(0, self.position)
 
-    # ---- nn.Module ----
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # A module built with the default order takes over the saved one: the weights mean nothing without it.
-        for name in ("order", "position"):
-            saved = state_dict.get(prefix + name)
-            if saved is not None and getattr(self, name) is None and saved.shape == (self.num_classes,):
-                setattr(self, name, torch.empty_like(saved))
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
     def extra_repr(self) -> str:
         order = "" if self.order is None else ", ordered"
         return f"{self.num_classes} classes, {self.num_groups} groups of at most {self.group_size}{order}"
@@ -220,9 +269,23 @@ def positive(name: str, value: Any) -> int:
     return value
 
 
+def as_tensor(name: str, values: Any) -> Tensor:
+    """The values as a tensor; a ValueError that names the argument if they are no numbers."""
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{name} must hold numbers: {error}") from error
+
+
+def is_integral(values: Tensor) -> bool:
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
 def check_counts(counts: Tensor | Sequence[float], num_classes: int | None = None) -> Tensor:
     """How often each class occurs: finite, not negative, [V]."""
-    counts = torch.as_tensor(counts)
+    counts = as_tensor("counts", counts)
+    if counts.is_complex():
+        raise ValueError(f"counts must be real numbers, got {counts.dtype}")
     if counts.dim() != 1 or len(counts) != (num_classes or max(1, len(counts))):
         raise ValueError(f"counts must have shape [{num_classes or 'V'}], got {list(counts.shape)}")
     if not bool(((counts >= 0) & counts.isfinite()).all()):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from sqrtvocab.partition import check_counts, integer, positive
+from sqrtvocab.heads.sampling import draw, draw_cooled, draw_nucleus, keep
+from sqrtvocab.partition import ClassOrder, Partition, check_counts, integer, positive
 
 REDUCTIONS = ("mean", "sum", "none")
+RESTS = ("drop", "spread")
 
 # Decoding works on blocks of at most this many elements (16 MiB of float32), so that it never holds N·V.
 BLOCK_ELEMENTS = 2**22
@@ -31,6 +35,37 @@ class HeadOutput(NamedTuple):
     """Its share −log P(class | group)."""
 
 
+class Guesses(NamedTuple):
+    """What a head takes hidden states for, compared with what they are; see :meth:`Head.guesses`."""
+
+    classes: Tensor
+    """[..., k] the most probable classes, best first."""
+    group: Tensor
+    """[...] the group predicted."""
+    in_group: Tensor
+    """[...] the most probable class of the target's group."""
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    """The forward cost of a head in training, for each row (a token, an image) and for each batch."""
+
+    multiply_adds: float
+    logits: float
+    fixed: float = 0.0
+    """Multiply-adds of a batch, however many rows it has."""
+    chunk: int | None = None
+    """Rows whose logits are there at a time; None is all of them."""
+
+    def describe(self, rows: int, row: str = "row") -> str:
+        """One phrase, for a micro-batch of so many rows."""
+        at_once, span = (rows, "micro-batch") if self.chunk is None else (min(self.chunk, rows), "chunk")
+        return (
+            f"{(self.multiply_adds + self.fixed / rows) / 1e6:.2f} M multiply-adds a {row}, "
+            f"{4e-6 * self.logits * at_once:,.1f} MB of logits a {span}"
+        )
+
+
 class Head(nn.Module, ABC):
     """An output layer over V classes together with its loss: a distribution P(class | hidden).
 
@@ -38,19 +73,55 @@ class Head(nn.Module, ABC):
     ``F.cross_entropy`` means on the dense distribution ``log_prob(hidden)``, and is at least float32
     whatever the precision of the parameters.
 
+    What a caller must know about a head it asks here, never by its class or name. A new head implements
+    :meth:`_log_prob`, :meth:`_set_prior` and :meth:`reset_parameters`, and may answer everything else
+    without V-wide rows. Options that several heads share have one name: ``partition`` (groups), ``order``
+    (a permutation of the classes), ``weight`` (a [V, d] parameter to share, kept as ``self.weight``),
+    ``radices`` (how labels encode attributes).
+
     Args:
         in_features: d, the width of the hidden state.
         num_classes: V.
         validate: on every device raise an IndexError with the range observed when a target lies outside
             [0, V). On the CPU this is always done; on CUDA it costs a synchronisation, and without it an
             asynchronous device assertion guards the range, as in a compiled graph.
+
+    Every head takes ``device`` and ``dtype`` for its parameters, as the modules of ``torch.nn`` do.
     """
+
+    has_groups: ClassVar[bool] = False
+    """Whether the head predicts a group first; ``partition`` is then its own."""
+    frequent_first: ClassVar[bool] = False
+    """Whether the ``order`` that the head takes must begin with the most frequent classes."""
+    sparse_topk: ClassVar[bool] = False
+    """Whether ``topk`` finds its few classes without a V-wide row."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Options without which the head makes no sense, although it can be made."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Names in the state dicts of older versions -> names now."""
+
+    partition: Partition | None
+    """The groups that the head predicts; None for a head without groups."""
 
     def __init__(self, in_features: int, num_classes: int, validate: bool = False) -> None:
         super().__init__()
         self.in_features = positive("in_features", in_features)
         self.num_classes = positive("num_classes", num_classes)
         self.validate = validate
+        self.partition = None
+        self.register_load_state_dict_post_hook(_orders_follow)
+
+    # ---- what a caller asks before there is a head ----
+
+    @classmethod
+    def option_names(cls) -> tuple[str, ...]:
+        """The keyword arguments of the head besides in_features and num_classes."""
+        return tuple(inspect.signature(cls).parameters)[2:]
+
+    @classmethod
+    def takes(cls, option: str) -> bool:
+        """Whether the head has this option."""
+        return option in cls.option_names()
 
     # ---- what a head implements, on hidden states [N, d] ----
 
@@ -59,24 +130,81 @@ class Head(nn.Module, ABC):
         """Initialise the head's own parameters; a tied weight is left as it is."""
 
     @abstractmethod
-    def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        """[N, d], valid targets [N] -> (group part, member part) of each token's loss, [N] and [N]."""
-
-    @abstractmethod
     def _log_prob(self, hidden: Tensor) -> Tensor:
         """[N, d] -> [N, V]."""
 
     @abstractmethod
-    def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """[N, d] -> (log-probabilities, classes) of the k most probable classes, [N, k] each."""
-
-    @abstractmethod
-    def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
-        """[N, d] -> [N] one class drawn from P(class | hidden)."""
-
-    @abstractmethod
     def _set_prior(self, log_prior: Tensor) -> None:
         """Set the biases so that a zero hidden state gives ``log_prior`` [V]."""
+
+    # ---- what a head may do better: here, from the dense distribution ----
+
+    def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        """[N, d], valid targets [N] -> (group part, member part) of each token's loss, [N] and [N]."""
+        nll = token_nll(self._log_prob(hidden), target, label_smoothing, 1 / self.num_classes)
+        return torch.zeros_like(nll), nll
+
+    def _soft_nll(
+        self, hidden: Tensor, target: Tensor, share: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """[N, d], valid targets [N, K], how much each counts [N, K] -> the two parts of a row's loss, [N]."""
+        rows = hidden.repeat_interleave(target.shape[1], 0, output_size=target.numel())  # [N·K, d]
+        parts = self._nll(rows, target.flatten(), label_smoothing)
+        group_nll, member_nll = (weighted_sum(part.view_as(target), share) for part in parts)
+        return group_nll, member_nll
+
+    def _spread_nll(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, d] -> the parts of the loss of a target spread evenly over all classes, [N] each. A head with
+        groups leaves out what lies within groups, which would need all V logits."""
+        nll = -self._log_prob(hidden).mean(-1)
+        return torch.zeros_like(nll), nll
+
+    def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """[N, d] -> (log-probabilities, classes) of the k most probable classes, [N, k] each."""
+        parts = [self._log_prob(rows).topk(k, dim=-1) for rows in self._blocks(hidden)]
+        return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
+
+    def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
+        """[N, d] -> [N] one class drawn from P(class | hidden)."""
+        return torch.cat([draw(self._log_prob(rows), generator) for rows in self._blocks(hidden)])
+
+    def _guesses(self, hidden: Tensor, target: Tensor, partition: Partition, k: int) -> Guesses:
+        """:meth:`guesses` of [N, d] and valid targets [N]."""
+        blocks = []
+        for rows, truth in zip(self._blocks(hidden), self._blocks(target), strict=True):
+            log_probs = self._log_prob(rows)  # [R, V]
+            classes = log_probs.topk(k, dim=-1).indices  # [R, k]
+            rivals = partition.slots(partition.split(truth)[0])  # [R, S] the classes of the target's group
+            best = log_probs.gather(1, rivals).argmax(-1, keepdim=True)  # [R, 1]
+            group = partition.split(classes[:, 0])[0]  # [R]
+            blocks.append(Guesses(classes, group, rivals.gather(1, best).squeeze(1)))
+        return Guesses(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
+
+    def cost(self, counts: Tensor | Sequence[float] | None = None) -> HeadCost:
+        """What a training step costs.
+
+        Args:
+            counts: [V] how often each class is a target; equally often by default.
+        """
+        return HeadCost(self.in_features * self.num_classes, self.num_classes)
+
+    def describe(self) -> str:
+        """What is peculiar to this head, in one line, its name left out: such as its groups, its rank."""
+        return f"{self.num_classes:,} classes"
+
+    @torch.no_grad()
+    def init_from_linear(self, weight: Tensor, bias: Tensor | None, hidden: Tensor | None = None) -> bool:
+        """Start as near as this kind of head can to softmax(weight h + bias), an output layer that exists.
+
+        Args:
+            weight: [V, d].
+            bias: [V], or None.
+            hidden: [N, d] typical hidden states, where a head must choose at which to be near.
+
+        Returns:
+            False if the head cannot use such a layer; it is then left as it was.
+        """
+        return False
 
     # ---- what a user calls ----
 
@@ -87,8 +215,15 @@ class Head(nn.Module, ABC):
         ignore_index: int = -100,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
+        weight: Tensor | None = None,
+        target_weight: Tensor | None = None,
+        rest: str = "drop",
     ) -> HeadOutput:
         """The loss of ``target`` [...] given ``hidden`` [..., d].
+
+        Given ``target_weight``, the target of a row is a distribution on K classes, for mixup, sets of labels
+        or a teacher's stored top k: ``target`` and ``target_weight`` are [..., K], and the loss is
+        Σ_k target_weight_k · (−log P(target_k)), exactly, without anything V-wide.
 
         Args:
             ignore_index: targets of this value take no part, neither in the sum nor in the mean's divisor.
@@ -97,6 +232,14 @@ class Head(nn.Module, ABC):
                 Heads with groups leave out, of that same sum, the terms inside groups other than the
                 target's, which would need all V logits; what remains is the exact smoothing of P(group),
                 each group weighing its size, and of the members of the target's group.
+            weight: [V] how much each class counts, as in F.cross_entropy: the mean of rows with one target
+                divides by the sum of their weights. Not together with ``label_smoothing``.
+            target_weight: [..., K], not negative. The mean divides by the number of rows that have a target
+                left, whatever their weights sum to, as F.cross_entropy does for class probabilities.
+            rest: what becomes of 1 − Σ_k target_weight_k, such as what a teacher gave to classes that were
+                not stored: "drop" leaves it out, "spread" spreads it evenly over all V classes; a head with
+                groups then counts what that says about the groups, each weighing its size, and leaves out the
+                terms within groups.
 
         Raises:
             IndexError: a target outside [0, V) that is not ``ignore_index``; see ``validate``.
@@ -111,27 +254,39 @@ class Head(nn.Module, ABC):
             raise TypeError(f"target must be a tensor, got {type(target).__name__}")
         if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
             raise TypeError(f"target must hold class indices (integers), got {target.dtype}")
-        if target.shape != hidden.shape[:-1]:
+        shape = hidden.shape[:-1]
+        expected = shape if target_weight is None else (*shape, *target.shape[-1:])
+        if target.shape != expected:
             raise ValueError(
-                f"target must have the shape of hidden less its last dimension, {list(hidden.shape[:-1])}; "
-                f"got {list(target.shape)}"
+                f"target must have the shape of hidden less its last dimension, {list(shape)}"
+                + ("" if target_weight is None else ", and one more for its classes")
+                + f"; got {list(target.shape)}"
             )
-        flat_target = target.reshape(-1).to(torch.int64)  # [N]
-        kept = flat_target != ignore_index  # [N]
+        flat_target = target.reshape(-1).to(torch.int64)  # [N] or [N·K]
+        kept = flat_target != ignore_index
         # Ignored tokens are computed as class 0 and masked afterwards: dropping them would make shapes depend
         # on data, which costs a synchronisation on CUDA and breaks compiled graphs.
         safe_target = torch.where(kept, flat_target, 0)
         self._check_range(safe_target)
 
         rows = hidden.reshape(-1, self.in_features)  # [N, d]
-        if reduction == "none":
+        if weight is not None or target_weight is not None:
+            self._check_weights(weight, target, target_weight, rest, label_smoothing)
+            group_loss, member_loss, count = self._weighted_nll(
+                rows, safe_target, kept, label_smoothing, weight, target_weight, rest
+            )
+            if reduction != "none":
+                group_loss, member_loss = group_loss.sum(), member_loss.sum()
+        elif reduction == "none":
             parts = self._nll(rows, safe_target, label_smoothing)
-            group_loss, member_loss = (torch.where(kept, part, 0.0).view_as(target) for part in parts)
+            group_loss, member_loss = (torch.where(kept, part, 0.0) for part in parts)
         else:
             group_loss, member_loss = self._nll_sum(rows, safe_target, kept, label_smoothing)
-            if reduction == "mean":  # no token kept: 0/0 is NaN, as in F.cross_entropy
-                count = kept.sum()
-                group_loss, member_loss = group_loss / count, member_loss / count
+            count = kept.sum()
+        if reduction == "mean":  # no token kept: 0/0 is NaN, as in F.cross_entropy
+            group_loss, member_loss = group_loss / count, member_loss / count
+        elif reduction == "none":
+            group_loss, member_loss = group_loss.view(shape), member_loss.view(shape)
         return HeadOutput(group_loss + member_loss, group_loss, member_loss)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
@@ -159,44 +314,88 @@ class Head(nn.Module, ABC):
         return log_probs.view(shape), classes.view(shape)
 
     @torch.no_grad()
+    def guesses(
+        self, hidden: Tensor, target: Tensor, partition: Partition | None = None, k: int = 1
+    ) -> Guesses:
+        """What the head takes hidden [..., d] for, beside the truth ``target`` [...]: for reports.
+
+        Args:
+            partition: what a group is; the head's own by default. A head without groups predicts the group of
+                its best class.
+
+        Raises:
+            ValueError: no partition for a head without groups, or k outside [1, V].
+            IndexError: a target outside [0, V).
+        """
+        self._check_hidden(hidden)
+        partition = self.partition if partition is None else partition
+        if partition is None:
+            raise ValueError("a head without groups needs a partition that says what a group is")
+        if not 1 <= integer("k", k) <= self.num_classes:
+            raise ValueError(f"k must be between 1 and num_classes = {self.num_classes}, got {k}")
+        truth = target.reshape(-1).to(torch.int64)
+        self._check_range(truth)
+        classes, group, in_group = self._guesses(hidden.reshape(-1, self.in_features), truth, partition, k)
+        return Guesses(classes.view(*target.shape, k), group.view_as(target), in_group.view_as(target))
+
+    def group_log_prob(self, hidden: Tensor) -> Tensor:
+        """[..., d] -> [..., G]: log P(group), exact, normalised, at least float32.
+
+        Raises:
+            ValueError: a head without groups.
+        """
+        raise ValueError(f"{type(self).__name__} predicts no groups")
+
+    @torch.no_grad()
     def sample(
         self,
         hidden: Tensor,
         temperature: float = 1.0,
         top_k: int | None = None,
         generator: torch.Generator | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
     ) -> Tensor:
         """[..., d] -> [...]: one class per hidden state, drawn from softmax(log_prob / temperature).
 
-        At temperature 1, and with ``top_k`` at any temperature, no V-wide row is needed. Another temperature
-        without ``top_k`` changes the odds between groups by an amount that only all V classes tell, so it is
-        computed from ``log_prob``, a block of rows at a time.
+        Looks at as few classes as it can: rows that are nearly uniform, and temperatures above 1 without
+        ``top_k``, end in ``log_prob``, a block of rows at a time.
 
         Args:
             temperature: 0 gives :meth:`predict`.
             top_k: draw from the ``top_k`` most probable classes only.
             generator: the source of randomness, on the device of ``hidden``.
+            top_p: draw from the fewest most probable classes, of those that ``top_k`` leaves, whose
+                probabilities add up to at least this.
+            min_p: draw from classes, of those left, at least ``min_p`` times as probable as the best one.
 
         Raises:
-            ValueError: a negative or infinite temperature, or ``top_k`` outside [1, V].
+            ValueError: a negative or infinite temperature, ``top_k`` outside [1, V], ``top_p`` outside
+                (0, 1], ``min_p`` outside [0, 1].
         """
         if not (temperature >= 0 and math.isfinite(temperature)):
             raise ValueError(f"temperature must be finite and not negative, got {temperature}")
         if top_k is not None and not 1 <= integer("top_k", top_k) <= self.num_classes:
             raise ValueError(f"top_k must be between 1 and num_classes = {self.num_classes}, got {top_k}")
+        if top_p is not None and not 0 < top_p <= 1:
+            raise ValueError(f"top_p must lie in (0, 1], got {top_p}")
+        if min_p is not None and not 0 <= min_p <= 1:
+            raise ValueError(f"min_p must lie in [0, 1], got {min_p}")
         if temperature == 0:
             return self.predict(hidden)
         self._check_hidden(hidden)
         rows = hidden.reshape(-1, self.in_features)  # [N, d]
         if top_k is not None:
             log_probs, classes = self._topk(rows, top_k)  # [N, k]
-            choice = draw(log_probs, generator, temperature)  # [N]
+            logits = (log_probs - log_probs[:, :1]) / temperature  # a tiny temperature must not overflow
+            choice = draw(keep(logits, top_p, min_p), generator)  # [N]
             drawn = classes.gather(1, choice.unsqueeze(1)).squeeze(1)
+        elif top_p is not None or min_p is not None:
+            drawn = draw_nucleus(self, rows, temperature, top_p, min_p, generator)
         elif temperature == 1:
             drawn = self._sample(rows, generator)
         else:
-            blocks = self._blocks(rows)
-            drawn = torch.cat([draw(self._log_prob(block), generator, temperature) for block in blocks])
+            drawn = draw_cooled(self, rows, temperature, generator)
         return drawn.view(hidden.shape[:-1])
 
     @torch.no_grad()
@@ -228,6 +427,47 @@ class Head(nn.Module, ABC):
         group_nll, member_nll = self._nll(hidden, target, label_smoothing)  # [N], [N]
         return torch.where(kept, group_nll, 0.0).sum(), torch.where(kept, member_nll, 0.0).sum()
 
+    def _weighted_nll(
+        self,
+        hidden: Tensor,
+        target: Tensor,
+        kept: Tensor,
+        label_smoothing: float,
+        weight: Tensor | None,
+        target_weight: Tensor | None,
+        rest: str,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Targets [N·K] -> the two parts of each row's loss [N] and what the mean divides by []."""
+        share = kept.to(torch.float32)  # [N·K]
+        if target_weight is not None:
+            share = share * wide(target_weight.detach()).reshape(-1)
+        mass = share  # before the weights of the classes
+        if weight is not None:
+            share = share * wide(weight.detach()).index_select(0, target)
+        if target_weight is None:
+            parts = self._nll(hidden, target, label_smoothing)
+            group_nll, member_nll = (weighted_sum(part[:, None], share[:, None]) for part in parts)
+            return group_nll, member_nll, share.sum()
+        by_row = (len(hidden), target_weight.shape[-1])
+        has_target = kept.view(by_row).any(1)  # [N]
+        group_nll, member_nll = self._soft_nll(
+            hidden, target.view(by_row), share.view(by_row), label_smoothing
+        )
+        if rest == "spread":
+            left = (1 - mass.view(by_row).sum(1)).clamp(min=0.0) * has_target  # [N]
+            group_spread, member_spread = self._spread_nll(hidden)
+            group_nll, member_nll = group_nll + left * group_spread, member_nll + left * member_spread
+        return group_nll, member_nll, has_target.sum()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for old, new in self.renamed.items():
+            if prefix + old in state_dict:
+                state_dict[prefix + new] = state_dict.pop(prefix + old)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features} -> {self.num_classes} classes, {self.describe()}"
+
     def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Rows [N, ...] in blocks small enough to work out all classes of each."""
         return rows.split(block_rows(self.num_classes))
@@ -248,6 +488,26 @@ class Head(nn.Module, ABC):
                 f"hidden is {hidden.dtype}, the head's parameters are {dtype}; "
                 "convert one of them, or run under torch.autocast"
             )
+
+    def _check_weights(
+        self,
+        weight: Tensor | None,
+        target: Tensor,
+        target_weight: Tensor | None,
+        rest: str,
+        label_smoothing: float,
+    ) -> None:
+        if weight is not None and weight.shape != (self.num_classes,):
+            raise ValueError(f"weight must have shape [{self.num_classes}], got {list(weight.shape)}")
+        if weight is not None and label_smoothing:
+            raise ValueError("weight and label_smoothing do not go together")
+        if target_weight is not None and target_weight.shape != target.shape:
+            raise ValueError(
+                f"target_weight must have the shape of target, {list(target.shape)}; "
+                f"got {list(target_weight.shape)}"
+            )
+        if rest not in RESTS:
+            raise ValueError(f"rest must be one of {', '.join(RESTS)}; got {rest!r}")
 
     def _check_range(self, target: Tensor) -> None:
         """Targets [N], the ignored ones already replaced, must lie in [0, V)."""
@@ -284,11 +544,9 @@ def token_nll(logits: Tensor, target: Tensor, label_smoothing: float, spread: Te
     return (1 - label_smoothing) * nll + label_smoothing * uniform
 
 
-def draw(logits: Tensor, generator: torch.Generator | None, temperature: float = 1.0) -> Tensor:
-    """One index per row of unnormalised log-probabilities [N, C] -> [N]."""
-    if temperature != 1:  # the maximum goes first: a tiny temperature must not overflow
-        logits = (logits - logits.amax(-1, keepdim=True)) / temperature
-    return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+def weighted_sum(values: Tensor, share: Tensor) -> Tensor:
+    """Σ_k share·values, [N, K] each -> [N]; what has no share cannot spoil the sum, be it infinite."""
+    return torch.where(share == 0, 0.0, share * values).sum(1)
 
 
 def block_rows(width: int) -> int:
@@ -321,6 +579,8 @@ def reset_linear(weight: Tensor, fan_in: int) -> None:
     nn.init.uniform_(weight, -bound, bound)
 
 
-def partition_follows(head: Any, _: object) -> None:
-    """After loading: an order that the partition took over must be where the parameters are."""
-    head.partition.to(next(head.parameters()).device)
+def _orders_follow(head: Any, _: object) -> None:
+    """After loading: an order that was taken over must be where the parameters are."""
+    for module in head.children():
+        if isinstance(module, ClassOrder):
+            module.to(next(head.parameters()).device)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import LinearCrossEntropyOptions
 
-from sqrtvocab.heads.base import Head, check_tied, draw, reset_linear, token_nll, wide
+from sqrtvocab.heads.base import Head, HeadCost, check_tied, reset_linear, token_nll, weighted_sum, wide
+from sqrtvocab.heads.sampling import draw
 from sqrtvocab.partition import positive
 
 IGNORED = -100  # what torch's chunked op is told to skip
@@ -17,7 +22,7 @@ class FlatHead(Head):
     """P(class) = softmax(W h + b).
 
     Args:
-        in_features, num_classes, validate: see :class:`~sqrtvocab.heads.base.Head`.
+        in_features, num_classes, validate, device, dtype: see :class:`~sqrtvocab.heads.base.Head`.
         bias: whether there is a b; ``init_prior`` needs it.
         chunk_size: process this many tokens at a time with torch's exact ``F.linear_cross_entropy``: the same
             loss and gradients without the [N, V] logits, at about the same time. Set it so that chunk_size·V
@@ -35,12 +40,14 @@ class FlatHead(Head):
         chunk_size: int | None = None,
         weight: nn.Parameter | None = None,
         validate: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_features, num_classes, validate)
         self.chunk_size = None if chunk_size is None else positive("chunk_size", chunk_size)
         self.tied = weight is not None
         if weight is None:
-            weight = nn.Parameter(torch.empty(num_classes, in_features))
+            weight = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
         self.weight = check_tied(weight, num_classes, in_features)  # [V, d]
         self.bias = nn.Parameter(weight.new_empty(num_classes)) if bias else None  # [V]
         self.reset_parameters()
@@ -63,10 +70,36 @@ class FlatHead(Head):
                 nll = nll + label_smoothing * self._smoothing_gap(hidden, target)
         return torch.zeros_like(nll), nll
 
+    def _soft_nll(
+        self, hidden: Tensor, target: Tensor, share: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        # −log P of any class is that of the first target plus the difference of two logits, which takes a dot
+        # product: the V logits, or their chunks, are needed once.
+        first = target[:, :1]  # [N, 1]
+        _, nll = self._nll(hidden, first.squeeze(1), 0.0)  # [N]
+        gap = self._logits_at(hidden, first) - self._logits_at(hidden, target)  # [N, K]
+        nll_of_each = nll.unsqueeze(1) + gap  # [N, K]
+        if label_smoothing:
+            uniform = nll + self._smoothing_gap(hidden, first.squeeze(1))  # [N]
+            nll_of_each = (1 - label_smoothing) * nll_of_each + label_smoothing * uniform.unsqueeze(1)
+        return torch.zeros_like(nll), weighted_sum(nll_of_each, share)
+
+    def _spread_nll(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        first = torch.zeros(len(hidden), dtype=torch.int64, device=hidden.device)
+        nll = self._nll(hidden, first, 0.0)[1] + self._smoothing_gap(hidden, first)
+        return torch.zeros_like(nll), nll
+
+    def _logits_at(self, hidden: Tensor, classes: Tensor) -> Tensor:
+        """hidden [N, d], classes [N, K] -> their logits [N, K]."""
+        weight = F.embedding(classes, self.weight)  # [N, K, d]
+        logits = wide(torch.einsum("nd,nkd->nk", hidden.to(weight.dtype), weight))
+        return logits if self.bias is None else logits + F.embedding(classes, self.bias[:, None]).squeeze(-1)
+
     def _nll_sum(
         self, hidden: Tensor, target: Tensor, kept: Tensor, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        if self.chunk_size is None:
+        # float16 ends at 65,504, which the sum over some thousand tokens passes.
+        if self.chunk_size is None or self.weight.dtype == torch.float16:
             return super()._nll_sum(hidden, target, kept, label_smoothing)
         # Reduced, torch's op computes the gradients along with the loss and multiplies a third less.
         nll = self._chunked_nll(hidden, torch.where(kept, target, IGNORED), "sum")
@@ -121,6 +154,21 @@ class FlatHead(Head):
             raise ValueError("init_prior needs a bias to hold the prior: make the flat head with bias=True")
         self.bias.copy_(log_prior)
 
-    def extra_repr(self) -> str:
-        chunk = "" if self.chunk_size is None else f", chunk_size={self.chunk_size}"
-        return f"{self.in_features} -> {self.num_classes} classes{chunk}"
+    def cost(self, counts: Tensor | Sequence[float] | None = None) -> HeadCost:
+        return replace(super().cost(counts), chunk=self.chunk_size)
+
+    @torch.no_grad()
+    def init_from_linear(self, weight: Tensor, bias: Tensor | None, hidden: Tensor | None = None) -> bool:
+        """Computes what the old layer did."""
+        if self.bias is None and bias is not None and bool(bias.any()):
+            raise ValueError("the old layer has a bias: make the flat head with bias=True")
+        self.weight.copy_(weight)
+        if self.bias is not None:
+            self.bias.copy_(torch.zeros_like(self.bias) if bias is None else bias)
+        return True
+
+    def describe(self) -> str:
+        parts = [super().describe()]
+        parts += ["tied"] if self.tied else []
+        parts += [f"{self.chunk_size:,} rows at a time"] if self.chunk_size else []
+        return ", ".join(parts)

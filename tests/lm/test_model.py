@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -423,7 +424,8 @@ def test_loaded_in_another_dtype_the_head_takes_a_kernel_that_fits(backbone_of, 
     ids = torch.randint(V, (2, 7))
     assert loaded.head.weight.dtype == dtype
     made_here = make(backbone_of("llama")).head.to(dtype)
-    assert loaded.head.grouped_mm_dtypes == made_here.grouped_mm_dtypes
+    assert loaded.head.kernels == made_here.kernels
+    assert loaded.head.other_kernel == made_here.other_kernel
     assert abs(loaded(ids, labels=ids).loss - model(ids, labels=ids).loss) < 0.1
 
 
@@ -490,3 +492,16 @@ def test_plain_tuples(backbone):
     loss, group_loss, member_loss = model(ids, labels=ids, return_dict=False)
     assert loss == model(ids, labels=ids).loss
     torch.testing.assert_close(loss, group_loss + member_loss)
+
+
+def test_a_folder_of_an_older_version_loads(backbone, tmp_path):
+    """The adaptive head used to keep its order under another name."""
+    model = make(backbone, "adaptive", ordered=True)
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    old = {name.replace("head.ranking.", "head.partition."): tensor for name, tensor in weights.items()}
+    assert "head.partition.order" in old
+    save_file(old, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    again = CompressedLM.from_pretrained(tmp_path).eval()
+    ids = torch.randint(V, (2, 5))
+    torch.testing.assert_close(again(ids).logits, model(ids).logits)

@@ -80,9 +80,10 @@ CASES: dict[str, MakeHead] = {
     "grouped-both": grouped(modulation="both"),
     "grouped-linear": grouped_linear(),
     "grouped-linear-loop": grouped_linear(kernel="loop"),
+    "grouped-linear-tiles": grouped_linear(kernel="tiles"),
     "grouped-linear-tied": grouped_linear(tied=True),
     "grouped-low-rank": grouped_low_rank(),
-    "grouped-low-rank-loop": grouped_low_rank(kernel="loop"),
+    "grouped-low-rank-tiles": grouped_low_rank(kernel="tiles"),
     "adaptive": adaptive(),
     "factored": factored(),
 }
@@ -172,9 +173,9 @@ def factored_row(head: FactoredHead, hidden: Tensor, c: int) -> Tensor:
 
 def dense_adaptive(head: AdaptiveHead, hidden: Tensor) -> Dense:
     v = head.num_classes
-    classes = torch.arange(v) if head.partition.order is None else head.partition.order
+    classes = torch.arange(v) if head.ranking.order is None else head.ranking.order
     first = head.first(hidden).log_softmax(-1)
-    short = head.shortlist_size
+    short = head.num_frequent
     entries, log_probs, groups = (
         [first[:, :short]],
         [first[:, :short]],

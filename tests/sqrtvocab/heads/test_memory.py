@@ -17,6 +17,7 @@ LEAN = {
     "grouped-both": lambda: make_head("grouped", D, V, modulation="both"),
     "grouped-linear": lambda: make_head("grouped-linear", D, V, partition=Partition.random(V)),
     "grouped-linear-loop": lambda: make_head("grouped-linear", D, V, kernel="loop"),
+    "grouped-linear-tiles": lambda: make_head("grouped-linear", D, V, kernel="tiles"),
     "grouped-linear-tied": lambda: make_head(
         "grouped-linear", D, V, weight=torch.nn.Parameter(torch.randn(V, D))
     ),
@@ -44,6 +45,9 @@ def evaluate(head, hidden, target):
 
 ACTIONS = {
     "train": lambda head, h, y: head(h, y).loss.backward(),
+    "train-soft": lambda head, h, y: head(
+        h, y.unsqueeze(1).expand(-1, 3), target_weight=torch.ones(N, 3), rest="spread"
+    ).loss.backward(),
     "train-smoothed": lambda head, h, y: head(h, y, label_smoothing=0.1).loss.backward(),
     "evaluate": evaluate,
     "predict": lambda head, h, y: head.predict(h),

@@ -38,22 +38,16 @@ from classifier.data import (
 from classifier.evaluate import evaluate
 from classifier.figures import CONFUSED, confusion_figure, example_grid
 from sqrtvocab.errors import UserError
-from sqrtvocab.training import (
-    BatchPlan,
-    Logbook,
-    Runtime,
-    StopRequests,
-    Tally,
-    Window,
-    exchange_gradients,
-    look_into_folder,
-    markdown_table,
-    not_finite,
-    open_run,
-    open_runtime,
-    set_learning_rate,
-    share_of_mean,
-)
+from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
+from sqrtvocab.training.batch_plan import BatchPlan
+from sqrtvocab.training.logbook import Logbook, markdown_table
+from sqrtvocab.training.run import open_run
+from sqrtvocab.training.run_folder import look_into_folder
+from sqrtvocab.training.runtime import Runtime, open_runtime
+from sqrtvocab.training.schedule import set_learning_rate
+from sqrtvocab.training.stop import StopRequests
+from sqrtvocab.training.tally import Tally, not_finite
+from sqrtvocab.training.window import Window
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
 SAME_RUN = (

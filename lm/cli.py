@@ -37,9 +37,9 @@ def sample_main() -> int:
     """`sample_lm`. Returns the exit code."""
     config = _parse(SampleConfig, "sample_lm")
 
-    from lm.sample import tell
+    from lm.sample import sample
 
-    return exit_code("sample_lm", lambda: tell(config))
+    return exit_code("sample_lm", lambda: sample(config))
 
 
 def judge_main() -> int:

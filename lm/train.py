@@ -42,22 +42,16 @@ from lm.runs import embedding_of, model_documents, read_partition, write_partiti
 from lm.stories.openings import SAMPLE_PROMPTS
 from lm.text.sources import lasting_name
 from sqrtvocab.errors import UserError
-from sqrtvocab.training import (
-    BatchPlan,
-    Logbook,
-    Runtime,
-    StopRequests,
-    Tally,
-    Window,
-    exchange_gradients,
-    look_into_folder,
-    markdown_table,
-    not_finite,
-    open_run,
-    open_runtime,
-    set_learning_rate,
-    share_of_mean,
-)
+from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
+from sqrtvocab.training.batch_plan import BatchPlan
+from sqrtvocab.training.logbook import Logbook, markdown_table
+from sqrtvocab.training.run import open_run
+from sqrtvocab.training.run_folder import look_into_folder
+from sqrtvocab.training.runtime import Runtime, open_runtime
+from sqrtvocab.training.schedule import set_learning_rate
+from sqrtvocab.training.stop import StopRequests
+from sqrtvocab.training.tally import Tally, not_finite
+from sqrtvocab.training.window import Window
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its text.
 SAME_RUN = (

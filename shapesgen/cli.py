@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
 
-from shapesgen.attributes import ATTRIBUTES, AttributeSpace, check_attribute
+from shapesgen.attributes import ATTRIBUTES, AttributeSpace
 from shapesgen.choices import Format, RotationCue, Sampling
 from sqrtvocab.errors import UserError, exit_code, shortened
 from sqrtvocab.flags import one_line_errors
@@ -230,15 +230,8 @@ class Preview:
 
 
 def _space(only: Sequence[str]) -> AttributeSpace:
-    kept: dict[str, list[str]] = {}
     try:
-        for item in only:
-            name, equals, options = item.partition("=")
-            if not equals:
-                raise ValueError(f"expected ATTRIBUTE=OPTION,... got {item!r}")
-            check_attribute(name)
-            kept.setdefault(name, []).extend(options.split(","))
-        return AttributeSpace.only(kept)
+        return AttributeSpace.parse_only(only)
     except ValueError as error:
         raise UserError(f"--only: {error}") from None
 

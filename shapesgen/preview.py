@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections.abc import Sequence
@@ -141,4 +142,7 @@ def save(picture: Image.Image, out: Path) -> None:
     data = io.BytesIO()
     picture.save(data, kind)
     with naming_out(out):
-        write_bytes(Path(os.path.realpath(out)), data.getvalue())  # the file that a link leads to
+        target = Path(os.path.realpath(out))  # the file that a link leads to
+        if target.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        write_bytes(target, data.getvalue())

@@ -106,11 +106,14 @@ def write_set(
 
 
 def _examine(recipe: Recipe, out: Path, form: Format, overwrite: bool) -> None:
-    """See that the folder is there, and that nothing in it speaks against this set."""
+    """See that nothing in the folder, if it is there, speaks against this set."""
     with naming_out(out):
+        if out.is_symlink() and not out.exists():
+            raise UserError(f"--out {out}: a link that leads nowhere")
         if out.exists() and not out.is_dir():
             raise UserError(f"--out {out}: not a folder")
-        out.mkdir(parents=True, exist_ok=True)
+        if not out.exists():
+            return
         # Looked at before config.json is, which another process may write at any moment, and first of all.
         is_bare = all(_is_draft(path) for path in out.iterdir())
         problem = "not empty, and no image set; name another folder"
@@ -131,8 +134,9 @@ def _examine(recipe: Recipe, out: Path, form: Format, overwrite: bool) -> None:
 
 
 def _begin(config: dict[str, Any], out: Path) -> None:
-    """Make the folders and config.json."""
+    """Make the folders and config.json, unless they are there."""
     with naming_out(out):
+        out.mkdir(parents=True, exist_ok=True)
         # Machines may start together: the first one's file stays, and all compare with it.
         write_config(config, out, replace=False)
         _refuse_others(out, load_config(out) or {}, config)
@@ -196,7 +200,8 @@ def _check_space(recipe: Recipe, out: Path, form: Format, shards: list[Shard]) -
         sizes = (sizes + 511) // 512 * 512 + 5 * 512  # three headers, label and attributes
     else:
         sizes = (sizes + 4095) // 4096 * 4096  # file systems give out blocks
-    needed, free = images * float(sizes.mean()), shutil.disk_usage(out).free
+    existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    needed, free = images * float(sizes.mean()), shutil.disk_usage(existing).free
     if needed > free:
         raise UserError(
             f"--out {out}: {images:,} images need about {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free"

@@ -44,7 +44,7 @@ class PresetFlag(Flags):
     """First of all."""
 
     preset: str = "default"
-    """Where the defaults of all other flags come from; flags given besides it win."""
+    """Where the defaults of all other flags come from; flags given with it win."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class HeadFlags(Flags):
 class StepFlags(Flags):
     """How long to train, on how much at a time, at what learning rate."""
 
-    epochs: float = 1
+    epochs: float = 1.0
     """Times through the training data."""
     max_steps: int | None = None
     """Stop after this many optimiser steps."""

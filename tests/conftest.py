@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -14,7 +15,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from sqrtvocab.training import Runtime
+from sqrtvocab.training import Runtime, read_metrics
 
 # No deadline: machines are shared and the first call of an operator is slow. CI must not fail by chance.
 settings.register_profile("sqrtvocab", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -108,6 +109,31 @@ class Process:
 def forked() -> type[Process]:
     """`forked(main, argv, folder, env)` begins a command."""
     return Process
+
+
+@pytest.fixture(scope="session")
+def wait_for_step() -> Callable[[Path, int], None]:
+    """`wait_for_step(run, 3)` returns when the run in that folder has reported step 3."""
+
+    def wait(run: Path, step: int) -> None:
+        path = run / "metrics.jsonl"
+        for _ in range(3000):
+            if path.exists() and any(row["step"] >= step for row in read_metrics(path)):
+                return
+            time.sleep(0.02)
+        pytest.fail(f"{run} never came to step {step}")
+
+    return wait
+
+
+@pytest.fixture
+def two_ranks() -> list[dict[str, str]]:
+    """What torchrun puts into the environment of each of two processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    job = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [{"RANK": rank, "LOCAL_RANK": rank, **job} for rank in ("0", "1")]
 
 
 @pytest.fixture

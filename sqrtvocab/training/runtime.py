@@ -31,7 +31,7 @@ class Runtime:
     dtype: torch.dtype
     reason: str  # why this dtype
     seed: int
-    rank: int
+    rank: int  # of this process among all; `--rank` and `head.rank` are those of a matrix
     world_size: int
 
     @property

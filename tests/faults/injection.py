@@ -278,7 +278,7 @@ _VALUES: dict[type, list[tuple[str, bool]]] = {
         (f"1/{HUGE}", False),
         ("-1:3", False),
     ],
-    bool: [("", True), ("maybe", True), (ENDLESS, True)],
+    bool: [("", False), ("maybe", False), (ENDLESS, False)],
 }
 
 

@@ -6,10 +6,8 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -45,15 +43,6 @@ def same_weights(one, other, name="last", **tolerance):
             torch.testing.assert_close(weight, theirs[key], **tolerance)
         else:
             assert torch.equal(weight, theirs[key]), key
-
-
-def wait_for_step(run, step):
-    for _ in range(3000):
-        path = run / "metrics.jsonl"
-        if path.exists() and any(row["step"] >= step for row in read_metrics(path)):
-            return
-        time.sleep(0.02)
-    pytest.fail(f"{run} never came to step {step}")
 
 
 # ---- what it writes ----
@@ -270,7 +259,7 @@ def test_resumed_is_as_if_never_stopped(run, tiny, tmp_path):
     assert records(tmp_path / "whole") == records(tmp_path / "parts")
 
 
-def test_killed_and_resumed_is_as_if_nothing_had_happened(start, run, tiny, tmp_path):
+def test_killed_and_resumed_is_as_if_nothing_had_happened(start, run, tiny, tmp_path, wait_for_step):
     flags = [*tiny, "--eval-every", 5, "--max-steps", 40]
     assert run("train", *flags, "--out", tmp_path / "whole").code == 0
     killed = start("train", *flags, "--out", tmp_path / "parts")
@@ -305,7 +294,7 @@ def test_a_lower_learning_rate_on_resuming_is_told(run, tiny, tmp_path):
     assert "lr from 0.002 to 0.001" in result.err
 
 
-def test_ctrl_c_saves(start, run, tiny, tmp_path):
+def test_ctrl_c_saves(start, run, tiny, tmp_path, wait_for_step):
     flags = [*tiny, "--eval-every", 10_000, "--epochs", 500, "--out", tmp_path / "r"]
     process = start("train", *flags)
     wait_for_step(tmp_path / "r", 3)
@@ -387,20 +376,11 @@ def test_a_batch_in_parts_is_the_same_batch(run, tiny, tmp_path):
     same_weights(tmp_path / "one", tmp_path / "two", rtol=1e-3, atol=1e-5)
 
 
-def test_two_ranks_learn_what_one_does(start, run, tiny, tmp_path):
+def test_two_ranks_learn_what_one_does(start, run, tiny, two_ranks, tmp_path):
     flags = [*tiny, "--max-steps", 4, "--eval-every", 2]
     assert run("train", *flags, "--batch-size", 8, "--out", tmp_path / "one").code == 0
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    ranks = [
-        start(
-            "train", *flags, "--batch-size", 4, "--out", tmp_path / "two",
-            RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2",
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
+    flags += ["--batch-size", 4, "--out", tmp_path / "two"]
+    ranks = [start("train", *flags, **env) for env in two_ranks]
     first, second = [rank.wait() for rank in ranks]
     assert (first.code, second.code) == (0, 0), first.err + second.err
     same_weights(tmp_path / "one", tmp_path / "two", rtol=1e-3, atol=1e-5)

@@ -215,8 +215,16 @@ def test_killed_with_workers_leaves_none_behind_and_goes_on(whole: Path, tmp_pat
     assert contents(out) == contents(whole)
 
 
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_ctrl_c_is_clean(whole: Path, tmp_path: Path, workers: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "workers"),
+    [
+        (signal.SIGINT, "1"),
+        pytest.param(signal.SIGINT, "2", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "1", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "2", marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_ends_it_cleanly(whole: Path, tmp_path: Path, number: int, workers: str) -> None:
     out = tmp_path / "stopped"
     process = start(
         tmp_path / "run.py", "render", "--out", str(out), "--workers", workers, *ONLY, start_new_session=True
@@ -224,9 +232,9 @@ def test_ctrl_c_is_clean(whole: Path, tmp_path: Path, workers: str) -> None:
     while not list(out.glob("records/*.json")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130, errors
+    os.killpg(process.pid, number)  # as a terminal or a scheduler does
+    _, errors = process.communicate(timeout=30)  # returns when all have ended that may complain of leaks
+    assert process.returncode == 128 + number, errors
     assert errors.splitlines() == ["shapesgen: stopped; finished shards are kept, run again to go on"]
     assert not list(out.rglob(".*"))
     write_set(RECIPE, out)

@@ -82,7 +82,9 @@ def test_complaints_come_at_once_base_classes_first():
     assert Rates().lr == 1
     with pytest.raises(UserError) as error:
         Rates(batch_size=0, lr=float("nan"))
-    assert str(error.value) == "--batch-size must be at least 1, got 0; --lr must be a positive number, got nan"
+    assert (
+        str(error.value) == "--batch-size must be at least 1, got 0; --lr must be a positive number, got nan"
+    )
 
 
 def test_a_first_look_at_the_command_line(monkeypatch):

@@ -190,7 +190,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         waiting = {"speed/data_wait_fraction": report.wait_fraction}
         book.scalars(run.step, {**report.scalars(lr), **waiting}, **axes)
         scored = f"{run.metrics['accuracy/overall']:.1%}" if run.metrics else "-"
-        book.progress(report.line(f"accuracy {scored}"))
+        book.progress(report.phrases(f"accuracy {scored}"))
 
         # ----------------------------------------------------------------------------------------------------
         # Evaluate and save

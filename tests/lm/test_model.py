@@ -487,6 +487,7 @@ def test_plain_tuples(backbone):
     ids = torch.randint(400, (2, 6))
     assert torch.equal(model(ids, return_dict=False)[0], model(ids).logits)
     assert torch.equal(model(ids)[0], model(ids).logits)
-    loss, group_loss, member_loss = model(ids, labels=ids, return_dict=False)
+    loss, group_loss, member_loss, predictions = model(ids, labels=ids, return_dict=False)
+    assert torch.equal(predictions, model(ids).logits.argmax(-1))
     assert loss == model(ids, labels=ids).loss
     torch.testing.assert_close(loss, group_loss + member_loss)

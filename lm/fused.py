@@ -21,7 +21,7 @@ KNOWN = ("log_probs", "entropy", "is_top1")
 
 @dataclass
 class FusedOutput(ModelOutput):
-    """The fields that TRL reads, [B, L − 1] or, for `shift_labels`, [B, L]; zero where the label is ignored."""
+    """The fields that TRL reads, [B, L]; zero where there is no label, as at the last position."""
 
     loss: Tensor | None = None
     log_probs: Tensor | None = None

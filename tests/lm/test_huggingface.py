@@ -244,7 +244,7 @@ def test_compiled(backbone_of, tmp_path):
     for compiled in (False, True):
         trainer = Trainer(
             make(backbone_of),
-            arguments(tmp_path, torch_compile=compiled, max_steps=3),
+            arguments(tmp_path, torch_compile=compiled, torch_compile_backend="aot_eager", max_steps=3),
             train_dataset=rows(16),
             eval_dataset=rows(6),
             compute_metrics=lambda seen: {"right": (seen.predictions[:, :-1] == seen.label_ids[:, 1:]).mean()},

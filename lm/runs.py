@@ -2,7 +2,7 @@
 
 config.json      the settings of the run
 tokenizer.json   its tokenizer
-best/, last/     checkpoints; each is also a folder that `CompressedLM.from_pretrained` reads
+best/, last/     checkpoints; each is also a folder for `transformers`, with tokenizer and model card
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from transformers.utils import logging
 
 from lm.config import TrainConfig
+from lm.hub import CODE, CODE_FILE, model_card, tokenizer_files
 from lm.model import CompressedLM
 from lm.text.tokenizer import TextTokenizer, load_tokenizer
 from sqrtvocab import Head, Partition
@@ -97,10 +98,21 @@ def save_model(
     state: dict[str, Any],
     training: dict[str, Any] | None = None,
 ) -> None:
-    """Write the checkpoint `run`/`name`, in a form that `from_pretrained` reads too."""
+    """Write the checkpoint `run`/`name`, in a form that `from_pretrained` and `pipeline` read too.
+
+    The run's settings and its tokenizer must be in the folder already.
+    """
+    context = int(model.config.max_position_embeddings)
+    generation = json.loads(model.generation_config.to_json_string())
+    # Without a length of its own, a `pipeline` writes 256 tokens, more than a short context holds.
+    generation |= {"max_new_tokens": min(256, context // 2), "pad_token_id": generation["eos_token_id"]}
+    tokenizer = load_tokenizer(run / "tokenizer.json")
     documents = {
         "config.json": {**json.loads(model.config.to_json_string()), "architectures": [type(model).__name__]},
-        "generation_config.json": json.loads(model.generation_config.to_json_string()),
+        "generation_config.json": generation,
+        CODE_FILE: CODE,
+        **tokenizer_files(tokenizer, context),
+        "README.md": model_card(read_config(run), state),
     }
     save_checkpoint(run, name, model, state, training, documents)
 

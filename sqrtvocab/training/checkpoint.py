@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from sqrtvocab.atomic import fsync, write_json
+from sqrtvocab.atomic import fsync, write_json, write_text
 from sqrtvocab.errors import RunError, UserError
 
 
@@ -71,7 +71,7 @@ def save_checkpoint(
         model: the bare module (not wrapped by DDP or compile). Tied weights are stored once.
         state: JSON-able; `load_checkpoint` returns it.
         training: optimiser and scaler state dicts, needed to resume.
-        documents: further JSON files to put beside the weights, by file name.
+        documents: further files to put beside the weights, by file name: a text, or what becomes JSON.
 
     Raises:
         RunError: if it cannot be written (the disk is full); says which checkpoint is left.
@@ -110,7 +110,8 @@ def _write(
     if training is not None:
         torch.save(dict(training), draft / "training.pt")
     for file_name, document in documents.items():
-        write_json(draft / file_name, document)
+        write = write_text if isinstance(document, str) else write_json
+        write(draft / file_name, document)  # type: ignore[operator]
     files = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
     for file_name in files:
         fsync(draft / file_name)

@@ -85,10 +85,9 @@ def make_classifier(head: str, partition: Partition, **options: Any) -> Classifi
     Args:
         options: further options of the head's class.
     """
-    if head.startswith("grouped"):
-        options["partition"] = partition
     encoder = Encoder()  # before the head: with one seed it must begin alike whatever the head draws
-    return Classifier(encoder, make_head(head, EMBEDDING, partition.num_classes, **options))
+    offered = {"partition": partition}
+    return Classifier(encoder, make_head(head, EMBEDDING, partition.num_classes, offered, **options))
 
 
 def parameter_table(model: Classifier) -> dict[str, int]:

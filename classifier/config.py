@@ -149,15 +149,19 @@ class TrainConfig:
 
     def head_options(self) -> dict[str, Any]:
         """The options of the head's class, its partition left out."""
+        from sqrtvocab.heads import head_class
+
+        kind = head_class(self.head)
         options: dict[str, Any] = {name: getattr(self, name) for name in ("modulation", "rank", "chunk_size")}
-        if self.head == "factored":
-            options["radices"] = self.space().radices
-        return {name: value for name, value in options.items() if value is not None}
+        options["radices"] = self.space().radices
+        return {name: value for name, value in options.items() if value is not None and kind.takes(name)}
 
     @property
     def has_groups(self) -> bool:
         """Whether the head predicts a group first."""
-        return self.head.startswith("grouped")
+        from sqrtvocab.heads import head_class
+
+        return head_class(self.head).has_groups
 
     @property
     def run_folder(self) -> Path:

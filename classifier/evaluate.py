@@ -18,9 +18,8 @@ from classifier.cnn import IMAGE_SIZE, Classifier, make_classifier, make_partiti
 from classifier.config import EvalConfig, TrainConfig
 from classifier.data import ceiling_of, image_batches, image_errors, in_batches, open_images, sample_of
 from shapesgen.attributes import AttributeSpace
-from sqrtvocab import Head, Partition
+from sqrtvocab import Partition
 from sqrtvocab.errors import UserError
-from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.training import Runtime, load_checkpoint, open_runtime, read_config, write_json
 
 IntArray = npt.NDArray[np.int64]
@@ -81,34 +80,21 @@ def evaluate(
         with runtime.autocast():
             hidden = model.encoder(images)  # [N, 512]
             loss_sum += model.head(hidden, target, reduction="sum").loss
-            top, in_group, in_member = _predictions(model.head, hidden, target, partition, top_k)
-        rows.append(torch.cat([target[:, None], in_group[:, None], in_member[:, None], top], 1))  # [N, 3 + k]
+            guesses = model.head.guesses(hidden, target, partition, top_k)
+        right_group = guesses.group == partition.split(target)[0]  # [N]
+        right_member = guesses.in_group == target  # [N]
+        columns = [
+            target[:, None],
+            right_group[:, None].long(),
+            right_member[:, None].long(),
+            guesses.classes,
+        ]
+        rows.append(torch.cat(columns, 1))  # [N, 3 + k]
     model.train()
     mine = torch.cat(rows) if rows else torch.empty(0, 3 + top_k, dtype=torch.int64)
     table = runtime.gather(mine).numpy()
     mean_loss = float(runtime.sum(loss_sum)) / len(table)
     return Evaluation(mean_loss, table[:, 0], table[:, 3:], table[:, 1], table[:, 2])
-
-
-def _predictions(
-    head: Head, hidden: Tensor, target: Tensor, partition: Partition, k: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The k best classes [N, k], whether the group is right [N], whether the best class of the true group is
-    [N]."""
-    group, _ = partition.split(target)  # [N]
-    if isinstance(head, TwoLevelHead):  # `partition` is its own: nothing V-wide is needed
-        top = head.topk(hidden, k)[1]  # [N, k]
-        group_guess = head.group(hidden).argmax(-1)  # [N]
-        member_guess = head.member_logits(hidden, group[:, None])[:, 0].argmax(-1)  # [N]
-        rival = partition.join(group, member_guess)  # [N]
-    else:
-        log_probs = head.log_prob(hidden)  # [N, V]
-        top = log_probs.topk(k).indices  # [N, k]
-        group_guess = partition.split(top[:, 0])[0]  # [N]
-        rivals = partition.slots(group)  # [N, S] the classes of the true group
-        best = log_probs.gather(1, rivals).argmax(-1, keepdim=True)  # [N, 1]
-        rival = rivals.gather(1, best)[:, 0]  # [N]
-    return top, (group_guess == group).long(), (rival == target).long()
 
 
 def report(config: EvalConfig) -> None:

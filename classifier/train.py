@@ -43,7 +43,6 @@ from classifier.data import (
 )
 from classifier.evaluate import evaluate
 from classifier.figures import CONFUSED, confusion_figure, example_grid
-from sqrtvocab import GroupedLowRankHead
 from sqrtvocab.training import (
     BatchPlan,
     Logbook,
@@ -182,9 +181,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopWatch) -> None:
         "device": runtime.describe(),
         "data": f"{space.num_classes:,} classes, {len(train_images):,} training images "
         + (f"in {config.data}" if config.data else "drawn on the fly"),
-        "head": config.head
-        + (f", {config.modulation}" if config.modulation else "")
-        + (f", rank {model.head.rank}" if isinstance(model.head, GroupedLowRankHead) else ""),
+        "head": f"{config.head}, {model.head.describe()}",
         "groups": f"{partition.num_groups} of at most {partition.group_size} classes ({config.grouping})"
         + ("" if config.has_groups else "; used only to report accuracy/group"),
         "parameters": "; ".join(f"{part} {count:,}" for part, count in parameter_table(model).items()),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from lm.model import CompressedLM, CompressedLMConfig, token_order
 from lm.text.corpus import pieces
 from lm.text.sources import Source
 from lm.text.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer, vocab_size_of
-from sqrtvocab import AdaptiveHead, FlatHead, GroupedLowRankHead, Head, Partition
-from sqrtvocab.heads.two_level import TwoLevelHead
+from sqrtvocab import HeadCost, Partition
+from sqrtvocab.heads import head_class
 from sqrtvocab.training import UserError
 
 GPT_NEO_WINDOW = 256  # of its local attention, in the paper
@@ -130,30 +129,30 @@ def build_model(
         order = torch.arange(len(counts))
     else:
         order = Partition.by_clusters(vectors, config.num_groups, frequencies, config.seed).order
-    is_flat = config.head == "flat"
-    # GPT-2's own output layer has no bias; a prior needs one.
-    options: dict[str, Any] = {"bias": config.prior, "chunk_size": config.chunk_size} if is_flat else {}
-    if config.modulation is not None:
-        options = {"modulation": config.modulation}
-    if config.rank is not None:
-        options = {"rank": config.rank}
+    kind = head_class(config.head)
+    offered = {
+        "bias": config.prior,  # GPT-2's own output layer has none; a prior needs one
+        "chunk_size": config.chunk_size,
+        "modulation": config.modulation,
+        "rank": config.rank,
+    }
+    options = {name: value for name, value in offered.items() if value is not None and kind.takes(name)}
+    is_ordered = order is not None and (kind.takes("partition") or kind.takes("order"))
     model = CompressedLM(
         CompressedLMConfig(
             text_config=backbone_config(config, tokenizer),
             head=config.head,
             num_groups=config.num_groups,
-            ordered=order is not None and not is_flat,
+            ordered=is_ordered,
             head_options=options or None,
             tie_word_embeddings=config.tie_embeddings,
             adapter=config.adapter,
         ),
-        order=None if is_flat else order,
+        order=order if is_ordered else None,
     )
     if config.prior:
         model.head.init_prior(frequencies)
-    head = model.head
-    own = head.partition if isinstance(head, TwoLevelHead) else None
-    return model, own or Partition(len(counts), config.num_groups, order)
+    return model, model.head.partition or Partition(len(counts), config.num_groups, order)
 
 
 def parameter_table(model: CompressedLM) -> dict[str, int]:
@@ -171,44 +170,8 @@ def parameter_table(model: CompressedLM) -> dict[str, int]:
     }
 
 
-@dataclass(frozen=True)
-class HeadCost:
-    """What the output layer takes in training, for each token, and for each micro-batch."""
-
-    multiply_adds: float
-    logits: float
-    fixed: float = 0.0
-    """Multiply-adds of a micro-batch, however many its tokens are."""
-    chunk: int | None = None
-    """Tokens whose logits are there at a time; None is all."""
-
-    def describe(self, tokens: int) -> str:
-        """One phrase, for a micro-batch of so many tokens."""
-        at_once, span = (tokens, "micro-batch") if self.chunk is None else (min(self.chunk, tokens), "chunk")
-        return (
-            f"{(self.multiply_adds + self.fixed / tokens) / 1e6:.2f} M multiply-adds a token, "
-            f"{4e-6 * self.logits * at_once:,.1f} MB of logits a {span}"
-        )
-
-
-def head_cost(head: Head, counts: npt.NDArray[np.int64], adapter: bool = False) -> HeadCost:
-    """The forward cost of `head`, and of an adapter below it, on tokens as frequent as `counts` [V] says."""
-    d, V = head.in_features, head.num_classes
-    if adapter:
-        plain = head_cost(head, counts)
-        return replace(plain, multiply_adds=plain.multiply_adds + d * d)
-    if isinstance(head, TwoLevelHead):
-        outputs = head.partition.num_groups + head.partition.group_size
-        vectors = d * V * head.rank if isinstance(head, GroupedLowRankHead) else 0  # computed at each step
-        return HeadCost(d * outputs, outputs, vectors)
-    if isinstance(head, AdaptiveHead):
-        order = head.partition.order
-        shares = counts[slice(None) if order is None else order.cpu().numpy()] / counts.sum()  # by position
-        first = head.shortlist_size + head.num_clusters
-        cost, logits = float(d * first), float(first)
-        for tail, (start, stop) in zip(head.tails, pairwise(head.edges), strict=True):
-            share, width = float(shares[start:stop].sum()), tail.project.out_features
-            cost += d * width + share * width * (stop - start)
-            logits += share * (stop - start)
-        return HeadCost(cost, logits)
-    return HeadCost(d * V, V, chunk=head.chunk_size if isinstance(head, FlatHead) else None)
+def head_cost(model: CompressedLM, counts: npt.NDArray[np.int64]) -> HeadCost:
+    """What the head, and an adapter below it, cost on tokens as frequent as `counts` [V] says."""
+    cost = model.head.cost(torch.from_numpy(counts))
+    adapter = 0 if model.adapter is None else model.adapter.weight.numel()
+    return replace(cost, multiply_adds=cost.multiply_adds + adapter)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lm.model import CompressedLM, CompressedLMConfig, token_order
-from sqrtvocab import FlatHead, GroupedLinearHead
+from sqrtvocab.heads import head_class
 
 
 @torch.no_grad()
@@ -26,11 +25,9 @@ def compress_vocab(
 ) -> CompressedLM:
     """Replace the output layer of a causal LM by one of our heads. The backbone is shared, not copied.
 
-    `flat` computes what the model did. `grouped-linear` starts near it: the members of a group take the rows
-    of the old layer, so P(member | group) is exact; the group's score, which should be the log of the sum of
-    its members' exponentials, is approximated by a linear layer: fitted to `calibration`, or without it
-    expanded to first order around a zero hidden state. The other heads start afresh (from the prior, if there
-    are `counts`).
+    A head that can use the rows of the old layer starts from them (`Head.init_from_linear`): `flat` computes
+    what the model did, `grouped-linear` is near it, nearer with `calibration`. The others start afresh (from
+    the prior, if there are `counts`).
 
     Args:
         model: such as `AutoModelForCausalLM.from_pretrained(...)`.
@@ -40,8 +37,8 @@ def compress_vocab(
         head_options: options of the head's class.
 
     Raises:
-        ValueError: a model without a linear output layer on its hidden state, or one that does more to its
-            logits than that; `num_groups` for a head without groups.
+        ValueError: no head of this name; a model without a linear output layer on its hidden state, or one
+            that does more to its logits than that; `num_groups` for a head without groups.
     """
     layer, backbone = model.get_output_embeddings(), cast(PreTrainedModel, model.base_model)
     if not isinstance(layer, nn.Linear) or backbone is model:
@@ -52,12 +49,14 @@ def compress_vocab(
             f"the output layer of {type(model).__name__} takes {layer.in_features} features, not the {width} "
             "of the hidden state, as a head does"
         )
-    if num_groups is not None and head in ("flat", "adaptive"):
+    kind = head_class(head)
+    if num_groups is not None and not kind.has_groups:
         raise ValueError(f"num_groups={num_groups}: the {head} head has no groups")
     probe = torch.arange(min(8, layer.out_features), device=layer.weight.device)[None]
     _require_plain_logits(model, backbone, layer, probe)
 
-    order = None if counts is None or head == "flat" else token_order("frequency", counts)
+    can_order = kind.takes("partition") or kind.takes("order")
+    order = token_order("frequency", counts) if counts is not None and can_order else None
     config = CompressedLMConfig(
         text_config=backbone.config,
         head=head,
@@ -68,61 +67,11 @@ def compress_vocab(
     compressed = CompressedLM(config, backbone, order)
     compressed.head.to(device=layer.weight.device, dtype=layer.weight.dtype)
     compressed.generation_config = model.generation_config
-    new = compressed.head
-    bias = layer.bias if layer.bias is not None else layer.weight.new_zeros(layer.out_features)  # [V]
-    if isinstance(new, FlatHead):
-        new.weight.copy_(layer.weight)
-        if new.bias is not None:
-            new.bias.copy_(bias)
-    elif isinstance(new, GroupedLinearHead):
-        groups = torch.arange(new.partition.num_groups, device=layer.weight.device)
-        slots = new.partition.slots(groups, new.width)  # [G, width]
-        padding = new.partition.padding(new.width, layer.weight.device)  # [G, width]
-        new.weight.copy_(layer.weight[slots].masked_fill(padding.unsqueeze(-1), 0.0))
-        new.shift.copy_(bias[slots].masked_fill(padding, 0.0)[:, : new.partition.group_size])
-        hidden = None if calibration is None else _hidden_states(backbone, calibration.to(slots.device))
-        for parameter, start in zip(new.group.parameters(), group_layer(new, hidden), strict=True):
-            parameter.copy_(start)
-    elif counts is not None:
-        new.init_prior(counts)
+    hidden = None if calibration is None else _hidden_states(backbone, calibration.to(layer.weight.device))
+    started = compressed.head.init_from_linear(layer.weight, layer.bias, hidden)
+    if not started and counts is not None:
+        compressed.head.init_prior(counts)
     return compressed
-
-
-def group_layer(head: GroupedLinearHead, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
-    """W [G, d] and b [G] such that W h + b is close to log Σ exp(member scores), up to a constant a row.
-
-    Args:
-        hidden: [N, d] hidden states to be close at; None expands around zero.
-    """
-    centre = (
-        torch.zeros(1, head.in_features).to(head.shift) if hidden is None else hidden.mean(0, keepdim=True)
-    )
-    # First order around the centre: the gradient of a log-sum-exp is the mean of the rows under its softmax.
-    logits = head.member_logits(centre, None)[0].float()  # [G, width]
-    weight = torch.einsum("gs,gsd->gd", logits.softmax(-1), head.member_weight().float())  # [G, d]
-    bias = logits.logsumexp(-1) - weight @ centre[0].float()  # [G]
-    return (weight, bias) if hidden is None else _fit(head, hidden, weight, bias)
-
-
-def _fit(head: GroupedLinearHead, hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """From weight [G, d] and bias [G], minimise the cross entropy to the exact P(group): a convex problem."""
-    few = max(1, 2**22 // head.num_classes)  # rows at a time: their logits are V wide
-    blocks = [head.member_logits(rows, None).float().logsumexp(-1) for rows in hidden.split(few)]
-    wanted, rows = torch.cat(blocks).softmax(-1), hidden.float()  # [N, G], [N, d]
-    parameters = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
-    optimizer = torch.optim.LBFGS(parameters, max_iter=100, line_search_fn="strong_wolfe")
-
-    def closure() -> float:
-        with torch.enable_grad():  # the caller has switched it off
-            optimizer.zero_grad()
-            # The small penalty holds the directions that so few tokens do not determine.
-            drift = (parameters[0] - weight).square().mean()
-            loss = F.cross_entropy(F.linear(rows, *parameters), wanted) + 1e-2 * drift
-            loss.backward()
-        return loss.item()
-
-    optimizer.step(closure)
-    return parameters[0].detach(), parameters[1].detach()
 
 
 def _hidden_states(backbone: PreTrainedModel, ids: Tensor) -> Tensor:

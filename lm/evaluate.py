@@ -10,7 +10,6 @@ from statistics import fmean
 
 import numpy as np
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from lm.build import open_tokenizer
@@ -22,7 +21,6 @@ from lm.stories.openings import SAMPLE_PROMPTS
 from lm.text.corpus import Tokens, default_cache, open_corpus
 from lm.text.sources import open_source
 from sqrtvocab import Partition
-from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.training import Runtime, UserError, open_runtime, write_json
 
 
@@ -98,25 +96,14 @@ def evaluate(
             losses = model.head(hidden, targets, ignore_index=IGNORED, reduction="sum")
             kept = targets != IGNORED
             rows, truth = hidden[kept], targets[kept]  # [N, d], [N]
-            right, right_group = _right(model, rows, truth, partition)
-        batch = torch.stack([*losses, right.sum(), right_group.sum()]).double().cpu()
+            guesses = model.head.guesses(rows, truth, partition)
+        right = (guesses.classes[:, 0] == truth).sum()
+        right_group = (guesses.group == partition.split(truth)[0]).sum()
+        batch = torch.stack([*losses, right, right_group]).double().cpu()
         sums += torch.cat([torch.tensor([len(truth)], dtype=torch.float64), batch])
     model.train(was_training)
     count, *totals = runtime.sum(sums).tolist()
     return Evaluation(int(count), *(total / count for total in totals))
-
-
-def _right(
-    model: CompressedLM, hidden: Tensor, target: Tensor, partition: Partition
-) -> tuple[Tensor, Tensor]:
-    """Whether the most probable token [N] and the most probable group [N] are the true ones."""
-    predicted = model.head.predict(hidden)
-    group = partition.split(target)[0]
-    if isinstance(model.head, TwoLevelHead):
-        guess = model.head.group(hidden).argmax(-1)
-    else:
-        guess = partition.split(predicted)[0]
-    return predicted == target, guess == group
 
 
 # ---- how varied it writes ----

@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -45,7 +46,7 @@ from lm.hub import AUTO_MAP, CODE, CODE_FILE
 from lm.shortlist import shortlist
 from sqrtvocab import HEADS, Head, Partition, make_head
 from sqrtvocab.atomic import write_text
-from sqrtvocab.heads.two_level import TwoLevelHead
+from sqrtvocab.heads import head_class
 
 IGNORED = -100
 EVAL_OUTPUTS = ("tokens", "logits", "loss")
@@ -75,7 +76,7 @@ class CompressedLMConfig(PreTrainedConfig):
         ordered: whether the classes have an order of their own (by frequency, say). The order itself is
             stored with the weights.
         head_options: further options of the head's class.
-        tie_word_embeddings: let the head (flat or grouped-linear) use the input embedding's weight.
+        tie_word_embeddings: let the head, if it can, use the input embedding's weight.
         adapter: a d x d layer between backbone and head, the identity at first. A token's vector as input
             need not be its vector as output: at a low learning rate it gives back most of what tying loses.
         eval_output: what comes with the loss when a model in evaluation mode is given labels, and what the
@@ -202,6 +203,12 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
             ValueError: naming the weights that the checkpoint lacks.
         """
         wants_info = kwargs.pop("output_loading_info", False)
+        renamed = {
+            rf"^head\.{re.escape(old)}$": f"head.{new}"
+            for kind in HEADS.values()
+            for old, new in kind.renamed.items()
+        }
+        kwargs["key_mapping"] = {**renamed, **(kwargs.get("key_mapping") or {})}
         model, info = cast(Any, super()).from_pretrained(*args, output_loading_info=True, **kwargs)
         if missing := sorted(info["missing_keys"]):
             raise ValueError(f"the checkpoint lacks weights of this model: {', '.join(missing)}")
@@ -380,8 +387,8 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
     ) -> Any:
         """As in `transformers`; builds only the logits that the settings can tell from all of them.
 
-        Greedy decoding and sampling with `top_k` (50 if nobody says) need a few, which a head with groups
-        finds exactly without a V-wide softmax. Beams, penalties, `top_k=0` and whatever else might look
+        Greedy decoding and sampling with `top_k` (50 if nobody says) need a few, which most heads
+        find exactly without a V-wide softmax. Beams, penalties, `top_k=0` and whatever else might look
         further get all V; so does `logits_top_k=None`, said explicitly. So does half precision, in which many
         logits are equal and the ones found would be an arbitrary choice of these.
 
@@ -391,7 +398,7 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         if "past_key_values" not in inspect.signature(self.backbone.forward).parameters:
             kwargs["use_cache"] = False
         unusual = logits_processor or args or "logits_top_k" in kwargs
-        if isinstance(self.head, TwoLevelHead) and not unusual and self._in_float32():
+        if self.head.sparse_topk and not unusual and self._in_float32():
             settings: dict[str, Any] = {}
             for config in (self.generation_config, generation_config):  # the later wins
                 said = config.to_dict() if config is not None else {}
@@ -423,25 +430,20 @@ def _identity(width: int) -> nn.Linear:
 
 
 def _make_head(config: CompressedLMConfig, embedding: nn.Parameter, order: Tensor | None) -> Head:
-    if config.head not in HEADS:
-        raise ValueError(f"no head is called {config.head!r}; the heads are {', '.join(HEADS)}")
+    kind = head_class(config.head)
     text_config = config.get_text_config()
     num_classes, features = text_config.vocab_size, text_config.hidden_size
     options = dict(config.head_options or {})
     if config.tie_word_embeddings:
-        if config.head not in ("flat", "grouped-linear"):
+        if not kind.takes("weight"):
             raise ValueError(f"tie_word_embeddings: the {config.head} head has no V x d weight to tie")
         if embedding.shape[1] != features:
             raise ValueError("tie_word_embeddings: the embedding is not as wide as the hidden state")
         options["weight"] = embedding
     if order is None and config.ordered:
         order = torch.arange(num_classes)  # a place for the order that comes with the weights
-    if config.head == "adaptive":
-        return make_head(config.head, features, num_classes, order=order, **options)
-    if config.head == "flat":
-        return make_head(config.head, features, num_classes, **options)
-    partition = Partition(num_classes, config.num_groups, order)
-    return make_head(config.head, features, num_classes, partition=partition, **options)
+    offered = {"partition": Partition(num_classes, config.num_groups, order), "order": order}
+    return make_head(config.head, features, num_classes, offered, **options)
 
 
 def token_order(grouping: str, counts: Tensor | Sequence[float], seed: int = 0) -> Tensor | None:

@@ -21,7 +21,6 @@ from lm.model import CompressedLM
 from lm.text.tokenizer import TextTokenizer, load_tokenizer
 from sqrtvocab import Head, Partition
 from sqrtvocab.errors import UserError
-from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.training import Runtime, load_checkpoint, read_config, save_checkpoint, write_json
 
 
@@ -119,13 +118,13 @@ def save_model(
 
 def write_partition(run: Path, head: Head, partition: Partition) -> None:
     """Keep what "group" means for a head that does not know it itself."""
-    if not isinstance(head, TwoLevelHead) and partition.order is not None:
+    if head.partition is None and partition.order is not None:
         write_json(run / "order.json", partition.order.tolist())
 
 
 def read_partition(run: Path, head: Head, num_groups: int) -> Partition:
     """What "group" means for the head of this run."""
-    if isinstance(head, TwoLevelHead):
+    if head.partition is not None:
         return head.partition
     path = run / "order.json"
     order = torch.tensor(json.loads(path.read_text("utf-8"))) if path.exists() else None

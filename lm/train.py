@@ -44,8 +44,7 @@ from lm.stories.openings import SAMPLE_PROMPTS
 from lm.text.corpus import default_cache, open_corpus
 from lm.text.sources import lasting_name, open_source
 from lm.text.tokenizer import TextTokenizer, load_tokenizer
-from sqrtvocab import AdaptiveHead, GroupedLowRankHead, Head, Partition, make_head
-from sqrtvocab.heads.two_level import TwoLevelHead
+from sqrtvocab import Head, Partition, make_head
 from sqrtvocab.training import (
     BatchPlan,
     Logbook,
@@ -210,8 +209,8 @@ def _train(config: TrainConfig, runtime: Runtime, stack: ExitStack) -> None:
         "backbone": f"{config.backbone}, hidden {config.hidden_size}, {config.num_layers} layers, "
         f"{config.num_attention_heads} heads",
         "head": _describe_head(config, model.head, partition),
-        "costs": head_cost(model.head, corpus.train.counts, config.adapter).describe(tokens_at_once),
-        "flat costs": head_cost(flat, corpus.train.counts).describe(tokens_at_once),
+        "costs": head_cost(model, corpus.train.counts).describe(tokens_at_once, "token"),
+        "flat costs": flat.cost().describe(tokens_at_once, "token"),
         "parameters": "; ".join(f"{part} {count:,}" for part, count in parameters.items()),
         "steps": f"{total_steps:,} of {plan.effective_batch * length:,} tokens; "
         f"{plan.steps_per_epoch:,} an epoch",
@@ -384,20 +383,15 @@ def has_own_tokenizer(config: TrainConfig, saved: dict[str, Any], run: Path) -> 
 
 
 def _describe_head(config: TrainConfig, head: Head, partition: Partition) -> str:
-    groups = f"{partition.num_groups} groups of at most {partition.group_size} tokens by {config.grouping}"
     parts = [
         config.head,
-        config.modulation,
-        f"rank {head.rank}" if isinstance(head, GroupedLowRankHead) else None,
-        None if config.chunk_size is None else f"{config.chunk_size:,} tokens at a time",
-        groups if isinstance(head, TwoLevelHead) else None,
-        f"a shortlist of {head.shortlist_size:,} tokens and {head.num_clusters} clusters by {config.grouping}"
-        if isinstance(head, AdaptiveHead)
-        else None,
+        head.describe(),
+        f"by {config.grouping}" if head.partition is not None or head.frequent_first else None,
         "prior" if config.prior else None,
-        f"tied{' through an adapter' if config.adapter else ''}" if config.tie_embeddings else None,
+        "through an adapter" if config.adapter else None,
     ]
-    known = "" if isinstance(head, TwoLevelHead) else f"; group accuracy by {groups}"
+    groups = f"{partition.num_groups:,} groups of at most {partition.group_size:,} classes"
+    known = "" if head.partition is not None else f"; group accuracy by {groups}, by {config.grouping}"
     return ", ".join(filter(None, parts)) + known
 
 

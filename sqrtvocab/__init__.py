@@ -5,41 +5,27 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sqrtvocab.heads.registry import HEADS, make_head
+
 if TYPE_CHECKING:
-    from sqrtvocab.heads import HEADS as HEADS
     from sqrtvocab.heads import AdaptiveHead as AdaptiveHead
     from sqrtvocab.heads import FactoredHead as FactoredHead
     from sqrtvocab.heads import FlatHead as FlatHead
     from sqrtvocab.heads import GroupedHead as GroupedHead
     from sqrtvocab.heads import GroupedLinearHead as GroupedLinearHead
     from sqrtvocab.heads import GroupedLowRankHead as GroupedLowRankHead
+    from sqrtvocab.heads import Guesses as Guesses
     from sqrtvocab.heads import Head as Head
+    from sqrtvocab.heads import HeadCost as HeadCost
     from sqrtvocab.heads import HeadOutput as HeadOutput
-    from sqrtvocab.heads import make_head as make_head
     from sqrtvocab.partition import Partition as Partition
 
-# Loaded when first used: the commands answer `--help` without importing torch.
-_HEADS = (
-    "HEADS", "AdaptiveHead", "FactoredHead", "FlatHead", "GroupedHead", "GroupedLinearHead",
-    "GroupedLowRankHead", "Head", "HeadOutput", "make_head",
-)  # fmt: skip
-_HOMES = {**dict.fromkeys(_HEADS, "heads"), "Partition": "partition"}
-__all__ = [
-    "HEADS",
-    "AdaptiveHead",
-    "FactoredHead",
-    "FlatHead",
-    "GroupedHead",
-    "GroupedLinearHead",
-    "GroupedLowRankHead",
-    "Head",
-    "HeadOutput",
-    "Partition",
-    "make_head",
-]
+__all__ = ["HEADS", "Guesses", "Head", "HeadCost", "HeadOutput", "Partition", "make_head"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'sqrtvocab' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"sqrtvocab.{_HOMES[name]}"), name)
+def __getattr__(name: str) -> Any:  # loaded when first used: the commands answer `--help` without torch
+    if name == "Partition":
+        return importlib.import_module("sqrtvocab.partition").Partition
+    if name in __all__ or name.endswith("Head"):
+        return getattr(importlib.import_module("sqrtvocab.heads"), name)
+    raise AttributeError(f"module 'sqrtvocab' has no attribute {name!r}")

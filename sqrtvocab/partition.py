@@ -11,40 +11,27 @@ import torch
 from torch import Tensor, nn
 
 
-class Partition(nn.Module):
-    """Splits V classes into G groups of consecutive positions, as evenly as integers allow.
+class ClassOrder(nn.Module):
+    """The positions at which V classes stand: those of their own indices, or a permutation.
 
-    Group g holds the positions S_g = floor(V·g/G) to E_g = floor(V·(g+1)/G) − 1 (the paper's formulas), so
-    group sizes differ by at most one. Both directions are closed-form integer arithmetic: no table, no
-    search, no data-dependent branch.
-
-    A class stands at the position of its own index, unless ``order`` says otherwise: ``order[p]`` is the
-    class at position p. A permutation is stored as buffers, so it travels in the state dict.
+    A permutation is stored as buffers, so it travels in the state dict. A module built without one takes over
+    that of the state dict it loads.
 
     Args:
         num_classes: V, at least 1.
-        num_groups: G between 1 and V; floor(√V) when not given.
-        order: int tensor [V], a permutation of the classes; identity when not given.
+        order: int tensor [V], ``order[p]`` is the class at position p; identity when not given.
 
     Raises:
-        ValueError: V < 1, G outside [1, V], or ``order`` is not a permutation of the V classes.
-        TypeError: V or G is not an integer.
+        ValueError: V < 1, or ``order`` is not a permutation of the V classes.
+        TypeError: V is not an integer.
     """
 
     order: Tensor | None  # [V] position -> class
     position: Tensor | None  # [V] class -> position
 
-    def __init__(self, num_classes: int, num_groups: int | None = None, order: Tensor | None = None) -> None:
+    def __init__(self, num_classes: int, order: Tensor | None = None) -> None:
         super().__init__()
-        num_classes = positive("num_classes", num_classes)
-        num_groups = math.isqrt(num_classes) if num_groups is None else integer("num_groups", num_groups)
-        if not 1 <= num_groups <= num_classes:
-            raise ValueError(
-                f"num_groups must be between 1 and num_classes = {num_classes}, got {num_groups}"
-            )
-        self.num_classes = num_classes
-        self.num_groups = num_groups
-        self.group_size = -(-num_classes // num_groups)  # S: the size of the largest group
+        self.num_classes = positive("num_classes", num_classes)
         # Both directions are persistent: a model created on the meta device and then loaded must not be left
         # with an inverse that nobody computed.
         self.register_buffer("order", None)
@@ -62,6 +49,57 @@ class Partition(nn.Module):
                 raise ValueError(f"order must be a permutation of the classes 0 to {num_classes - 1}")
             self.order = order.clone()
             self.position = torch.argsort(self.order)
+
+    def positions_of(self, classes: Tensor) -> Tensor:
+        """Classes in [0, V), any shape -> positions, int64."""
+        classes = classes.to(torch.int64)
+        return classes if self.position is None else self.position[classes]
+
+    def classes_at(self, positions: Tensor) -> Tensor:
+        """Positions in [0, V), any shape -> classes, int64: the inverse of :meth:`positions_of`."""
+        return positions if self.order is None else self.order[positions]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The weights mean nothing without the order that they were trained with.
+        for name in ("order", "position"):
+            saved = state_dict.get(prefix + name)
+            if saved is not None and getattr(self, name) is None and saved.shape == (self.num_classes,):
+                setattr(self, name, torch.empty_like(saved))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_classes} classes{'' if self.order is None else ', ordered'}"
+
+
+class Partition(ClassOrder):
+    """Splits V classes into G groups of consecutive positions, as evenly as integers allow.
+
+    Group g holds the positions S_g = floor(V·g/G) to E_g = floor(V·(g+1)/G) − 1 (the paper's formulas), so
+    group sizes differ by at most one. Both directions are closed-form integer arithmetic: no table, no
+    search, no data-dependent branch.
+
+    A class stands at the position of its own index, unless ``order`` says otherwise.
+
+    Args:
+        num_classes: V, at least 1.
+        num_groups: G between 1 and V; floor(√V) when not given.
+        order: int tensor [V], a permutation of the classes; identity when not given.
+
+    Raises:
+        ValueError: V < 1, G outside [1, V], or ``order`` is not a permutation of the V classes.
+        TypeError: V or G is not an integer.
+    """
+
+    def __init__(self, num_classes: int, num_groups: int | None = None, order: Tensor | None = None) -> None:
+        num_classes = positive("num_classes", num_classes)
+        num_groups = math.isqrt(num_classes) if num_groups is None else integer("num_groups", num_groups)
+        if not 1 <= num_groups <= num_classes:
+            raise ValueError(
+                f"num_groups must be between 1 and num_classes = {num_classes}, got {num_groups}"
+            )
+        super().__init__(num_classes, order)
+        self.num_groups = num_groups
+        self.group_size = -(-num_classes // num_groups)  # S: the size of the largest group
 
     # ---- constructors ----
 
@@ -150,15 +188,13 @@ class Partition(nn.Module):
 
     def split(self, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Classes in [0, V), any shape and integer type -> (group, member), int64, the same shape."""
-        classes = classes.to(torch.int64)  # V·G overflows smaller types
-        position = classes if self.position is None else self.position[classes]
+        position = self.positions_of(classes)  # int64, for V·G overflows smaller types
         group = ((position + 1) * self.num_groups - 1) // self.num_classes
         return group, position - self.starts(group)
 
     def join(self, group: Tensor, member: Tensor) -> Tensor:
         """(group, member) -> classes, int64: the inverse of :meth:`split`. Padding slots are not classes."""
-        position = self.starts(group.to(torch.int64)) + member
-        return position if self.order is None else self.order[position]
+        return self.classes_at(self.starts(group.to(torch.int64)) + member)
 
     def starts(self, group: Tensor) -> Tensor:
         """S_g: the first position of each group given."""
@@ -189,16 +225,6 @@ class Partition(nn.Module):
         skipped = before.repeat_interleave(self.sizes(device), output_size=self.num_classes)  # [V]
         columns = torch.arange(self.num_classes, device=device) + skipped
         return columns if self.position is None else columns.index_select(0, self.position)
-
-    # ---- nn.Module ----
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # A module built with the default order takes over the saved one: the weights mean nothing without it.
-        for name in ("order", "position"):
-            saved = state_dict.get(prefix + name)
-            if saved is not None and getattr(self, name) is None and saved.shape == (self.num_classes,):
-                setattr(self, name, torch.empty_like(saved))
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         order = "" if self.order is None else ", ordered"

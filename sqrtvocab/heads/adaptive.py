@@ -1,27 +1,28 @@
-"""Adaptive softmax (Grave et al. 2017) under the common contract: a shortlist, and tails of rarer classes."""
+"""Adaptive softmax (Grave et al. 2017) under the common contract: frequent classes, tails of rarer ones."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import Head, draw, partition_follows, token_nll, wide
+from sqrtvocab.heads.base import Head, HeadCost, draw, token_nll, wide
 from sqrtvocab.heads.segments import segment_ends, segment_nll
-from sqrtvocab.partition import Partition, integer
+from sqrtvocab.partition import ClassOrder, check_counts, integer
 
 
 class Tail(nn.Module):
     """One cluster of infrequent classes, scored from a narrow projection of the hidden state."""
 
-    def __init__(self, in_features: int, features: int, num_members: int) -> None:
+    def __init__(self, in_features: int, features: int, num_members: int, **like: Any) -> None:
         super().__init__()
-        self.project = nn.Linear(in_features, features, bias=False)
-        self.score = nn.Linear(features, num_members)
+        self.project = nn.Linear(in_features, features, bias=False, **like)
+        self.score = nn.Linear(features, num_members, **like)
 
     def forward(self, hidden: Tensor) -> Tensor:
         return wide(self.score(self.project(hidden)))  # [N, members]
@@ -37,12 +38,16 @@ class AdaptiveHead(Head):
     of rows. The "group" of the contract is the entry of the first softmax.
 
     Args:
-        in_features, num_classes, validate: see :class:`~sqrtvocab.heads.base.Head`.
+        in_features, num_classes, validate, device, dtype: see :class:`~sqrtvocab.heads.base.Head`.
         cutoffs: increasing positions where the clusters begin; V/25 and V/5 by default.
         div_value: how much narrower each further cluster's projection is.
         order: int [V], the class at each position, most frequent first; class indices as they are by default.
             ``Partition.by_frequency(counts).order`` is one.
     """
+
+    frequent_first = True
+    sparse_topk = True
+    renamed = {"partition.order": "ranking.order", "partition.position": "ranking.position"}  # noqa: RUF012
 
     def __init__(
         self,
@@ -52,6 +57,8 @@ class AdaptiveHead(Head):
         div_value: float = 4.0,
         order: Tensor | None = None,
         validate: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_features, num_classes, validate)
         if cutoffs is None:
@@ -61,18 +68,17 @@ class AdaptiveHead(Head):
             raise ValueError(f"cutoffs must increase strictly within (0, {num_classes}), got {cutoffs}")
         if not div_value > 0:
             raise ValueError(f"div_value must be positive, got {div_value}")
-        self.edges = [*cutoffs, num_classes]  # the shortlist's end, then each cluster's
-        self.shortlist_size = self.edges[0]
+        self.edges = [*cutoffs, num_classes]  # where the frequent classes end, then each cluster
+        self.num_frequent = self.edges[0]
         self.num_clusters = len(cutoffs)
-        # One group: here a partition serves only to look positions up.
-        self.partition = Partition(num_classes, 1, order)
-        self.first = nn.Linear(in_features, self.shortlist_size + self.num_clusters)
+        self.ranking = ClassOrder(num_classes, order).to(device)
+        like = {"device": device, "dtype": dtype}
+        self.first = nn.Linear(in_features, self.num_frequent + self.num_clusters, **like)
         self.tails: Iterable[Tail] = nn.ModuleList(  # type: ignore[assignment]
-            Tail(in_features, max(1, int(in_features // div_value**i)), stop - start)
+            Tail(in_features, max(1, int(in_features // div_value**i)), stop - start, **like)
             for i, (start, stop) in enumerate(pairwise(self.edges), start=1)
         )
         self.reset_parameters()
-        self.register_load_state_dict_post_hook(partition_follows)
 
     def reset_parameters(self) -> None:
         layers = [self.first, *(layer for tail in self.tails for layer in (tail.project, tail.score))]
@@ -82,14 +88,14 @@ class AdaptiveHead(Head):
                 nn.init.zeros_(layer.bias)
 
     def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        position = self.partition.split(target)[1]  # [N]
-        cluster = torch.zeros_like(position)  # [N], 0 is the shortlist
+        position = self.ranking.positions_of(target)  # [N]
+        cluster = torch.zeros_like(position)  # [N], 0 is the frequent classes
         for start in self.edges[:-1]:  # not bucketize: its bounds would be copied to the GPU at every call
             cluster += position >= start
-        entry = torch.where(cluster == 0, position, self.shortlist_size + cluster - 1)  # [N]
+        entry = torch.where(cluster == 0, position, self.num_frequent + cluster - 1)  # [N]
         spread: Tensor | float = 0.0
         if label_smoothing:
-            sizes = [hidden.new_ones(self.shortlist_size)]
+            sizes = [hidden.new_ones(self.num_frequent)]
             sizes += [hidden.new_full((1,), stop - start) for start, stop in pairwise(self.edges)]
             spread = wide(torch.cat(sizes)) / self.num_classes
         group_nll = token_nll(self.first(hidden), entry, label_smoothing, spread)  # [N]
@@ -113,51 +119,64 @@ class AdaptiveHead(Head):
         return group_nll, torch.zeros_like(member_nll).index_copy(0, token, member_nll)
 
     def _first_log_prob(self, hidden: Tensor) -> Tensor:
-        return F.log_softmax(wide(self.first(hidden)), dim=-1)  # [N, shortlist + clusters]
+        return F.log_softmax(wide(self.first(hidden)), dim=-1)  # [N, frequent classes + clusters]
 
     def _log_prob(self, hidden: Tensor) -> Tensor:
         first = self._first_log_prob(hidden)
-        parts = [first[:, : self.shortlist_size]]
-        for i, tail in enumerate(self.tails, start=self.shortlist_size):
+        parts = [first[:, : self.num_frequent]]
+        for i, tail in enumerate(self.tails, start=self.num_frequent):
             parts.append(first[:, i, None] + F.log_softmax(tail(hidden), dim=-1))
         by_position = torch.cat(parts, dim=1)  # [N, V]
-        if self.partition.position is None:
+        if self.ranking.position is None:
             return by_position
-        return by_position.index_select(1, self.partition.position)
+        return by_position.index_select(1, self.ranking.position)
 
     def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Exact: a cluster is opened only for the rows in which it may hold one of the k best."""
         first = self._first_log_prob(hidden)
         best = first.new_full((len(hidden), k), -math.inf)
         position = torch.zeros(best.shape, dtype=torch.int64, device=hidden.device)
-        known = min(k, self.shortlist_size)
-        best[:, :known], position[:, :known] = first[:, : self.shortlist_size].topk(known, dim=-1)
+        known = min(k, self.num_frequent)
+        best[:, :known], position[:, :known] = first[:, : self.num_frequent].topk(known, dim=-1)
         for i, tail in enumerate(self.tails):
-            bound = first[:, self.shortlist_size + i]  # [N]
+            bound = first[:, self.num_frequent + i]  # [N]
             for rows in self._blocks((bound > best[:, -1]).nonzero().squeeze(1)):
                 joint = bound[rows, None] + F.log_softmax(tail(hidden[rows]), dim=-1)
                 found, member = joint.topk(min(k, joint.shape[1]), dim=-1)  # [R, ≤ k]
                 best[rows], keep = torch.cat([best[rows], found], 1).topk(k, dim=-1)
                 candidates = torch.cat([position[rows], self.edges[i] + member], 1)
                 position[rows] = candidates.gather(1, keep)
-        return best, self.partition.join(torch.zeros_like(position), position)
+        return best, self.ranking.classes_at(position)
 
     def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
         position = draw(wide(self.first(hidden)), generator)  # [N]
         entry = position.clone()
         for i, tail in enumerate(self.tails):
-            for rows in self._blocks((entry == self.shortlist_size + i).nonzero().squeeze(1)):
+            for rows in self._blocks((entry == self.num_frequent + i).nonzero().squeeze(1)):
                 position[rows] = self.edges[i] + draw(tail(hidden[rows]), generator)
-        return self.partition.join(torch.zeros_like(position), position)
+        return self.ranking.classes_at(position)
 
     def _set_prior(self, log_prior: Tensor) -> None:
-        if self.partition.order is not None:
-            log_prior = log_prior[self.partition.order.to(log_prior.device)]  # by position
-        shortlist, *clusters = log_prior.tensor_split(self.edges[:-1])
+        if self.ranking.order is not None:
+            log_prior = log_prior[self.ranking.order.to(log_prior.device)]  # by position
+        frequent, *clusters = log_prior.tensor_split(self.edges[:-1])
         totals = [cluster.logsumexp(0, keepdim=True) for cluster in clusters]
-        self.first.bias.copy_(torch.cat([shortlist, *totals]))
+        self.first.bias.copy_(torch.cat([frequent, *totals]))
         for tail, cluster, total in zip(self.tails, clusters, totals, strict=True):
             tail.score.bias.copy_(cluster - total)
 
-    def extra_repr(self) -> str:
-        return f"{self.in_features} -> {self.num_classes} classes, cutoffs={self.edges[:-1]}"
+    def cost(self, counts: Tensor | Sequence[float] | None = None) -> HeadCost:
+        counts = torch.ones(self.num_classes) if counts is None else check_counts(counts, self.num_classes)
+        shares = (counts / counts.sum()).double().cpu()  # [V]
+        if self.ranking.order is not None:
+            shares = shares[self.ranking.order.cpu()]  # by position
+        d, outputs = self.in_features, self.num_frequent + self.num_clusters
+        multiply_adds, logits = float(d * outputs), float(outputs)
+        for tail, (start, stop) in zip(self.tails, pairwise(self.edges), strict=True):
+            share, width = float(shares[start:stop].sum()), tail.project.out_features
+            multiply_adds += d * width + share * width * (stop - start)
+            logits += share * (stop - start)
+        return HeadCost(multiply_adds, logits)
+
+    def describe(self) -> str:
+        return f"{self.num_frequent:,} frequent classes and {self.num_clusters} clusters of rarer ones"

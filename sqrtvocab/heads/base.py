@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from sqrtvocab.partition import check_counts, integer, positive
+from sqrtvocab.partition import ClassOrder, Partition, check_counts, integer, positive
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -31,6 +33,37 @@ class HeadOutput(NamedTuple):
     """Its share −log P(class | group)."""
 
 
+class Guesses(NamedTuple):
+    """What a head takes hidden states for, compared with what they are; see :meth:`Head.guesses`."""
+
+    classes: Tensor
+    """[..., k] the most probable classes, best first."""
+    group: Tensor
+    """[...] the group predicted."""
+    in_group: Tensor
+    """[...] the most probable class of the target's group."""
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    """The forward cost of a head in training, for each row (a token, an image) and for each batch."""
+
+    multiply_adds: float
+    logits: float
+    fixed: float = 0.0
+    """Multiply-adds of a batch, however many rows it has."""
+    chunk: int | None = None
+    """Rows whose logits are there at a time; None is all of them."""
+
+    def describe(self, rows: int, row: str = "row") -> str:
+        """One phrase, for a micro-batch of so many rows."""
+        at_once, span = (rows, "micro-batch") if self.chunk is None else (min(self.chunk, rows), "chunk")
+        return (
+            f"{(self.multiply_adds + self.fixed / rows) / 1e6:.2f} M multiply-adds a {row}, "
+            f"{4e-6 * self.logits * at_once:,.1f} MB of logits a {span}"
+        )
+
+
 class Head(nn.Module, ABC):
     """An output layer over V classes together with its loss: a distribution P(class | hidden).
 
@@ -38,19 +71,55 @@ class Head(nn.Module, ABC):
     ``F.cross_entropy`` means on the dense distribution ``log_prob(hidden)``, and is at least float32
     whatever the precision of the parameters.
 
+    What a caller must know about a head it asks here, never by its class or name. A new head implements
+    :meth:`_log_prob`, :meth:`_set_prior` and :meth:`reset_parameters`, and may answer everything else
+    without V-wide rows. Options that several heads share have one name: ``partition`` (groups), ``order``
+    (a permutation of the classes), ``weight`` (a [V, d] parameter to share, kept as ``self.weight``),
+    ``radices`` (how labels encode attributes).
+
     Args:
         in_features: d, the width of the hidden state.
         num_classes: V.
         validate: on every device raise an IndexError with the range observed when a target lies outside
             [0, V). On the CPU this is always done; on CUDA it costs a synchronisation, and without it an
             asynchronous device assertion guards the range, as in a compiled graph.
+
+    Every head takes ``device`` and ``dtype`` for its parameters, as the modules of ``torch.nn`` do.
     """
+
+    has_groups: ClassVar[bool] = False
+    """Whether the head predicts a group first; ``partition`` is then its own."""
+    frequent_first: ClassVar[bool] = False
+    """Whether the ``order`` that the head takes must begin with the most frequent classes."""
+    sparse_topk: ClassVar[bool] = False
+    """Whether ``topk`` finds its few classes without a V-wide row."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Options without which the head makes no sense, although it can be made."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Names in the state dicts of older versions -> names now."""
+
+    partition: Partition | None
+    """The groups that the head predicts; None for a head without groups."""
 
     def __init__(self, in_features: int, num_classes: int, validate: bool = False) -> None:
         super().__init__()
         self.in_features = positive("in_features", in_features)
         self.num_classes = positive("num_classes", num_classes)
         self.validate = validate
+        self.partition = None
+        self.register_load_state_dict_post_hook(_orders_follow)
+
+    # ---- what a caller asks before there is a head ----
+
+    @classmethod
+    def option_names(cls) -> tuple[str, ...]:
+        """The keyword arguments of the head besides in_features and num_classes."""
+        return tuple(inspect.signature(cls).parameters)[2:]
+
+    @classmethod
+    def takes(cls, option: str) -> bool:
+        """Whether the head has this option."""
+        return option in cls.option_names()
 
     # ---- what a head implements, on hidden states [N, d] ----
 
@@ -59,24 +128,66 @@ class Head(nn.Module, ABC):
         """Initialise the head's own parameters; a tied weight is left as it is."""
 
     @abstractmethod
-    def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        """[N, d], valid targets [N] -> (group part, member part) of each token's loss, [N] and [N]."""
-
-    @abstractmethod
     def _log_prob(self, hidden: Tensor) -> Tensor:
         """[N, d] -> [N, V]."""
 
     @abstractmethod
-    def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """[N, d] -> (log-probabilities, classes) of the k most probable classes, [N, k] each."""
-
-    @abstractmethod
-    def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
-        """[N, d] -> [N] one class drawn from P(class | hidden)."""
-
-    @abstractmethod
     def _set_prior(self, log_prior: Tensor) -> None:
         """Set the biases so that a zero hidden state gives ``log_prior`` [V]."""
+
+    # ---- what a head may do better: here, from the dense distribution ----
+
+    def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        """[N, d], valid targets [N] -> (group part, member part) of each token's loss, [N] and [N]."""
+        nll = token_nll(self._log_prob(hidden), target, label_smoothing, 1 / self.num_classes)
+        return torch.zeros_like(nll), nll
+
+    def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """[N, d] -> (log-probabilities, classes) of the k most probable classes, [N, k] each."""
+        parts = [self._log_prob(rows).topk(k, dim=-1) for rows in self._blocks(hidden)]
+        return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
+
+    def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
+        """[N, d] -> [N] one class drawn from P(class | hidden)."""
+        return torch.cat([draw(self._log_prob(rows), generator) for rows in self._blocks(hidden)])
+
+    def _guesses(self, hidden: Tensor, target: Tensor, partition: Partition, k: int) -> Guesses:
+        """:meth:`guesses` of [N, d] and valid targets [N]."""
+        blocks = []
+        for rows, truth in zip(self._blocks(hidden), self._blocks(target), strict=True):
+            log_probs = self._log_prob(rows)  # [R, V]
+            classes = log_probs.topk(k, dim=-1).indices  # [R, k]
+            rivals = partition.slots(partition.split(truth)[0])  # [R, S] the classes of the target's group
+            best = log_probs.gather(1, rivals).argmax(-1, keepdim=True)  # [R, 1]
+            group = partition.split(classes[:, 0])[0]  # [R]
+            blocks.append(Guesses(classes, group, rivals.gather(1, best).squeeze(1)))
+        return Guesses(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
+
+    def cost(self, counts: Tensor | Sequence[float] | None = None) -> HeadCost:
+        """What a training step costs.
+
+        Args:
+            counts: [V] how often each class is a target; equally often by default.
+        """
+        return HeadCost(self.in_features * self.num_classes, self.num_classes)
+
+    def describe(self) -> str:
+        """What is peculiar to this head, in one line, its name left out: such as its groups, its rank."""
+        return f"{self.num_classes:,} classes"
+
+    @torch.no_grad()
+    def init_from_linear(self, weight: Tensor, bias: Tensor | None, hidden: Tensor | None = None) -> bool:
+        """Start as near as this kind of head can to softmax(weight h + bias), an output layer that exists.
+
+        Args:
+            weight: [V, d].
+            bias: [V], or None.
+            hidden: [N, d] typical hidden states, where a head must choose at which to be near.
+
+        Returns:
+            False if the head cannot use such a layer; it is then left as it was.
+        """
+        return False
 
     # ---- what a user calls ----
 
@@ -159,6 +270,39 @@ class Head(nn.Module, ABC):
         return log_probs.view(shape), classes.view(shape)
 
     @torch.no_grad()
+    def guesses(
+        self, hidden: Tensor, target: Tensor, partition: Partition | None = None, k: int = 1
+    ) -> Guesses:
+        """What the head takes hidden [..., d] for, beside the truth ``target`` [...]: for reports.
+
+        Args:
+            partition: what a group is; the head's own by default. A head without groups predicts the group of
+                its best class.
+
+        Raises:
+            ValueError: no partition for a head without groups, or k outside [1, V].
+            IndexError: a target outside [0, V).
+        """
+        self._check_hidden(hidden)
+        partition = self.partition if partition is None else partition
+        if partition is None:
+            raise ValueError("a head without groups needs a partition that says what a group is")
+        if not 1 <= integer("k", k) <= self.num_classes:
+            raise ValueError(f"k must be between 1 and num_classes = {self.num_classes}, got {k}")
+        truth = target.reshape(-1).to(torch.int64)
+        self._check_range(truth)
+        classes, group, in_group = self._guesses(hidden.reshape(-1, self.in_features), truth, partition, k)
+        return Guesses(classes.view(*target.shape, k), group.view_as(target), in_group.view_as(target))
+
+    def group_log_prob(self, hidden: Tensor) -> Tensor:
+        """[..., d] -> [..., G]: log P(group), exact, normalised, at least float32.
+
+        Raises:
+            ValueError: a head without groups.
+        """
+        raise ValueError(f"{type(self).__name__} predicts no groups")
+
+    @torch.no_grad()
     def sample(
         self,
         hidden: Tensor,
@@ -227,6 +371,15 @@ class Head(nn.Module, ABC):
         # `where` rather than a product: it sends exact zeros back even when the mean divides by no token.
         group_nll, member_nll = self._nll(hidden, target, label_smoothing)  # [N], [N]
         return torch.where(kept, group_nll, 0.0).sum(), torch.where(kept, member_nll, 0.0).sum()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for old, new in self.renamed.items():
+            if prefix + old in state_dict:
+                state_dict[prefix + new] = state_dict.pop(prefix + old)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features} -> {self.num_classes} classes, {self.describe()}"
 
     def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Rows [N, ...] in blocks small enough to work out all classes of each."""
@@ -321,6 +474,8 @@ def reset_linear(weight: Tensor, fan_in: int) -> None:
     nn.init.uniform_(weight, -bound, bound)
 
 
-def partition_follows(head: Any, _: object) -> None:
-    """After loading: an order that the partition took over must be where the parameters are."""
-    head.partition.to(next(head.parameters()).device)
+def _orders_follow(head: Any, _: object) -> None:
+    """After loading: an order that was taken over must be where the parameters are."""
+    for module in head.children():
+        if isinstance(module, ClassOrder):
+            module.to(next(head.parameters()).device)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import reduce
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import Head, draw, token_nll, wide
+from sqrtvocab.heads.base import Head, HeadCost, draw, token_nll, wide
 from sqrtvocab.partition import positive
 
 
@@ -26,10 +27,13 @@ class FactoredHead(Head):
     only where the attributes are independent.
 
     Args:
-        in_features, num_classes, validate: see :class:`~sqrtvocab.heads.base.Head`.
+        in_features, num_classes, validate, device, dtype: see :class:`~sqrtvocab.heads.base.Head`.
         radices: the number of options of each attribute, most significant first; their product is V. By
             default one attribute of V options, which is the flat head.
     """
+
+    sparse_topk = True
+    needs = ("radices",)
 
     def __init__(
         self,
@@ -37,6 +41,8 @@ class FactoredHead(Head):
         num_classes: int,
         radices: Sequence[int] | None = None,
         validate: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_features, num_classes, validate)
         radices = (num_classes,) if radices is None else tuple(radices)
@@ -48,7 +54,7 @@ class FactoredHead(Head):
                 f"radices {self.radices} make {math.prod(self.radices)} classes, but num_classes is "
                 f"{num_classes}"
             )
-        self.options = nn.Linear(in_features, sum(self.radices))
+        self.options = nn.Linear(in_features, sum(self.radices), device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -102,8 +108,11 @@ class FactoredHead(Head):
         ]
         self.options.bias.copy_(torch.cat([row.logsumexp(1) for row in rows]))
 
-    def extra_repr(self) -> str:
-        return f"{self.in_features} -> {self.num_classes} classes, radices={self.radices}"
+    def cost(self, counts: Tensor | Sequence[float] | None = None) -> HeadCost:
+        return HeadCost(self.in_features * sum(self.radices), sum(self.radices))
+
+    def describe(self) -> str:
+        return f"{len(self.radices)} attributes of {' x '.join(map(str, self.radices))} options"
 
 
 def _outer_sum(one: Tensor, other: Tensor) -> Tensor:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import LinearCrossEntropyOptions
 
-from sqrtvocab.heads.base import Head, check_tied, draw, reset_linear, token_nll, wide
+from sqrtvocab.heads.base import Head, HeadCost, check_tied, draw, reset_linear, token_nll, wide
 from sqrtvocab.partition import positive
 
 IGNORED = -100  # what torch's chunked op is told to skip
@@ -17,7 +21,7 @@ class FlatHead(Head):
     """P(class) = softmax(W h + b).
 
     Args:
-        in_features, num_classes, validate: see :class:`~sqrtvocab.heads.base.Head`.
+        in_features, num_classes, validate, device, dtype: see :class:`~sqrtvocab.heads.base.Head`.
         bias: whether there is a b; ``init_prior`` needs it.
         chunk_size: process this many tokens at a time with torch's exact ``F.linear_cross_entropy``: the same
             loss and gradients without the [N, V] logits, at about the same time. Set it so that chunk_size·V
@@ -35,12 +39,14 @@ class FlatHead(Head):
         chunk_size: int | None = None,
         weight: nn.Parameter | None = None,
         validate: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_features, num_classes, validate)
         self.chunk_size = None if chunk_size is None else positive("chunk_size", chunk_size)
         self.tied = weight is not None
         if weight is None:
-            weight = nn.Parameter(torch.empty(num_classes, in_features))
+            weight = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))
         self.weight = check_tied(weight, num_classes, in_features)  # [V, d]
         self.bias = nn.Parameter(weight.new_empty(num_classes)) if bias else None  # [V]
         self.reset_parameters()
@@ -121,6 +127,21 @@ class FlatHead(Head):
             raise ValueError("init_prior needs a bias to hold the prior: make the flat head with bias=True")
         self.bias.copy_(log_prior)
 
-    def extra_repr(self) -> str:
-        chunk = "" if self.chunk_size is None else f", chunk_size={self.chunk_size}"
-        return f"{self.in_features} -> {self.num_classes} classes{chunk}"
+    def cost(self, counts: Tensor | Sequence[float] | None = None) -> HeadCost:
+        return replace(super().cost(counts), chunk=self.chunk_size)
+
+    @torch.no_grad()
+    def init_from_linear(self, weight: Tensor, bias: Tensor | None, hidden: Tensor | None = None) -> bool:
+        """Computes what the old layer did."""
+        if self.bias is None and bias is not None and bool(bias.any()):
+            raise ValueError("the old layer has a bias: make the flat head with bias=True")
+        self.weight.copy_(weight)
+        if self.bias is not None:
+            self.bias.copy_(torch.zeros_like(self.bias) if bias is None else bias)
+        return True
+
+    def describe(self) -> str:
+        parts = [super().describe()]
+        parts += ["tied"] if self.tied else []
+        parts += [f"{self.chunk_size:,} rows at a time"] if self.chunk_size else []
+        return ", ".join(parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,7 +22,7 @@ class GroupedHead(TwoLevelHead):
     expressivity: members at the same place in different groups share a direction in the hidden space.
 
     Args:
-        in_features, num_classes, num_groups, partition, validate: see
+        in_features, num_classes, num_groups, partition, validate, device, dtype: see
             :class:`~sqrtvocab.heads.two_level.TwoLevelHead`.
         modulation: how a group makes the shared layer W_s its own.
             "scale-shift": P_g ∘ (W_s h) + Q_g, the paper.
@@ -37,19 +39,22 @@ class GroupedHead(TwoLevelHead):
         partition: Partition | None = None,
         modulation: str = "scale-shift",
         validate: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(in_features, num_classes, num_groups, partition, validate)
+        super().__init__(in_features, num_classes, num_groups, partition, validate, device, dtype)
         if modulation not in MODULATIONS:
             raise ValueError(f"modulation must be one of {', '.join(MODULATIONS)}; got {modulation!r}")
         self.modulation = modulation
         groups, size = self.partition.num_groups, self.partition.group_size
-        self.shared = nn.Parameter(torch.empty(size, in_features))  # W_s, [S, d]
+        like: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.shared = nn.Parameter(torch.empty(size, in_features, **like))  # W_s, [S, d]
         self.scale = self.film_scale = self.film_shift = None
         if modulation != "film":
-            self.scale = nn.Parameter(torch.empty(groups, size))  # P_g, [G, S]
+            self.scale = nn.Parameter(torch.empty(groups, size, **like))  # P_g, [G, S]
         if modulation != "scale-shift":
-            self.film_scale = nn.Parameter(torch.empty(groups, in_features))  # A_g, [G, d]
-            self.film_shift = nn.Parameter(torch.empty(groups, in_features))  # B_g, [G, d]
+            self.film_scale = nn.Parameter(torch.empty(groups, in_features, **like))  # A_g, [G, d]
+            self.film_shift = nn.Parameter(torch.empty(groups, in_features, **like))  # B_g, [G, d]
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -76,5 +81,5 @@ class GroupedHead(TwoLevelHead):
         scores = F.linear(hidden, self.shared)  # [N, 1 or K, S]
         return scores if self.scale is None else scores * of_groups(self.scale)  # [N, K, S]
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, modulation={self.modulation}"
+    def describe(self) -> str:
+        return f"{super().describe()}, {self.modulation}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import check_tied, reset_linear
+from sqrtvocab.heads.base import block_rows, check_tied, reset_linear
 from sqrtvocab.heads.per_group import PerGroupHead
 from sqrtvocab.partition import Partition
 
@@ -18,10 +20,11 @@ class GroupedLinearHead(PerGroupHead):
     head.
 
     Args:
-        in_features, num_classes, num_groups, partition, kernel, validate: see
+        in_features, num_classes, num_groups, partition, kernel, validate, device, dtype: see
             :class:`~sqrtvocab.heads.per_group.PerGroupHead`.
         weight: a [V, d] parameter to share, such as an embedding's (tied). Its rows are brought into the
-            order of the groups at each training step, V·d elements of copying.
+            order of the groups at each training step, V·d elements of copying. The rest of the head is made
+            on its device and in its dtype.
     """
 
     def __init__(
@@ -33,15 +36,18 @@ class GroupedLinearHead(PerGroupHead):
         weight: nn.Parameter | None = None,
         kernel: str = "auto",
         validate: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(in_features, num_classes, num_groups, partition, kernel, validate)
+        if weight is not None:
+            check_tied(weight, in_features=in_features, num_classes=num_classes)
+            device, dtype = weight.device, weight.dtype
+        super().__init__(in_features, num_classes, num_groups, partition, kernel, validate, device, dtype)
         self.tied = weight is not None
         if weight is None:
-            self.weight = nn.Parameter(torch.empty(self.partition.num_groups, self.width, in_features))
-        else:
-            self.weight = check_tied(weight, num_classes, in_features)  # [V, d]
-            if (weight.device, weight.dtype) != (self.shift.device, self.shift.dtype):
-                self.to(device=weight.device, dtype=weight.dtype)
+            shape = (self.partition.num_groups, self.width, in_features)
+            weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.weight = weight  # [G, width, d], or tied [V, d]
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -82,5 +88,60 @@ class GroupedLinearHead(PerGroupHead):
         rows = slice(start, start + self.partition.group_size)  # within V, for the last group has S members
         return self.weight[rows if self.partition.order is None else self.partition.order[rows]]
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}{', tied' if self.tied else ''}"
+    @torch.no_grad()
+    def init_from_linear(self, weight: Tensor, bias: Tensor | None, hidden: Tensor | None = None) -> bool:
+        """The members of a group take the rows of the old layer, so P(member | group) is exact. The group's
+        score, which should be the log of the sum of its members' exponentials, becomes a linear layer: fitted
+        to ``hidden``, or without it expanded to first order around a zero hidden state."""
+        slots = self._slots()  # [G, width]
+        padding = self.partition.padding(self.width, slots.device)  # [G, width]
+        if self.tied:
+            self.weight.copy_(weight)
+        else:
+            self.weight.copy_(weight[slots].masked_fill(padding.unsqueeze(-1), 0.0))
+        bias = weight.new_zeros(len(weight)) if bias is None else bias  # [V]
+        self.shift.copy_(bias[slots].masked_fill(padding, 0.0)[:, : self.partition.group_size])
+        group_weight, group_bias = self._group_layer(hidden)
+        self.group.weight.copy_(group_weight)
+        self.group.bias.copy_(group_bias)
+        return True
+
+    def _group_layer(self, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
+        """W [G, d] and b [G] such that W h + b is close to log Σ exp(member scores), up to a constant a row.
+
+        Args:
+            hidden: [N, d] hidden states to be close at; None expands around zero.
+        """
+        centre = self.shift.new_zeros(1, self.in_features) if hidden is None else hidden.mean(0, keepdim=True)
+        # First order around the centre: the gradient of a log-sum-exp is the mean of the rows under its
+        # softmax.
+        logits = self.member_logits(centre, None)[0].float()  # [G, width]
+        weight = torch.einsum("gs,gsd->gd", logits.softmax(-1), self.member_weight().float())  # [G, d]
+        bias = logits.logsumexp(-1) - weight @ centre[0].float()  # [G]
+        if hidden is None:
+            return weight, bias
+        blocks = hidden.split(block_rows(self.num_classes))  # their logits are V wide
+        scores = torch.cat([self.member_logits(rows, None).float().logsumexp(-1) for rows in blocks])
+        return _fit(hidden.float(), scores.softmax(-1), weight, bias)
+
+    def describe(self) -> str:
+        return f"{super().describe()}{', tied' if self.tied else ''}"
+
+
+def _fit(hidden: Tensor, wanted: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """From weight [G, d] and bias [G], minimise the cross entropy of softmax(W h + b) at ``hidden`` [N, d] to
+    ``wanted`` [N, G]: a convex problem."""
+    parameters = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
+    optimizer = torch.optim.LBFGS(parameters, max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> float:
+        with torch.enable_grad():  # the caller has switched it off
+            optimizer.zero_grad()
+            # The small penalty holds the directions that so few tokens do not determine.
+            drift = (parameters[0] - weight).square().mean()
+            loss = F.cross_entropy(F.linear(hidden, *parameters), wanted) + 1e-2 * drift
+            loss.backward()
+        return loss.item()
+
+    optimizer.step(closure)
+    return parameters[0].detach(), parameters[1].detach()

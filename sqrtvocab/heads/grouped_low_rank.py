@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import block_rows, reset_linear
+from sqrtvocab.heads.base import HeadCost, block_rows, reset_linear
 from sqrtvocab.heads.per_group import PerGroupHead
 from sqrtvocab.partition import Partition, positive
 
@@ -25,7 +28,7 @@ class GroupedLowRankHead(PerGroupHead):
     works in the R-dimensional spaces, with R multiply-adds a class instead of d.
 
     Args:
-        in_features, num_classes, num_groups, partition, kernel, validate: see
+        in_features, num_classes, num_groups, partition, kernel, validate, device, dtype: see
             :class:`~sqrtvocab.heads.per_group.PerGroupHead`.
         rank: R, between 1 and d; 16, or d if that is less, by default.
     """
@@ -39,8 +42,10 @@ class GroupedLowRankHead(PerGroupHead):
         rank: int | None = None,
         kernel: str = "auto",
         validate: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(in_features, num_classes, num_groups, partition, kernel, validate)
+        super().__init__(in_features, num_classes, num_groups, partition, kernel, validate, device, dtype)
         rank = min(16, in_features) if rank is None else positive("rank", rank)
         if rank > in_features:
             raise ValueError(
@@ -49,8 +54,9 @@ class GroupedLowRankHead(PerGroupHead):
             )
         self.rank = rank
         groups, size = self.partition.num_groups, self.partition.group_size
-        self.shared = nn.Parameter(torch.empty(size, rank, in_features))  # W_r, [S, R, d]
-        self.scale = nn.Parameter(torch.empty(groups, size, rank))  # P_gr, [G, S, R]
+        like: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.shared = nn.Parameter(torch.empty(size, rank, in_features, **like))  # W_r, [S, R, d]
+        self.scale = nn.Parameter(torch.empty(groups, size, rank, **like))  # P_gr, [G, S, R]
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -76,5 +82,9 @@ class GroupedLowRankHead(PerGroupHead):
         scale = F.embedding(groups, self.scale.flatten(1)).unflatten(-1, self.scale.shape[1:])  # [N, K, S, R]
         return torch.einsum("nksr,nsr->nks", scale, shared.to(scale.dtype))
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, rank={self.rank}"
+    def cost(self, counts: Tensor | Sequence[float] | None = None) -> HeadCost:
+        class_vectors = self.in_features * self.num_classes * self.rank  # computed at each step
+        return replace(super().cost(counts), fixed=class_vectors)
+
+    def describe(self) -> str:
+        return f"{super().describe()}, rank {self.rank}"

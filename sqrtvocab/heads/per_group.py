@@ -26,7 +26,7 @@ class PerGroupHead(TwoLevelHead):
     token, whatever the number of groups.
 
     Args:
-        in_features, num_classes, num_groups, partition, validate: see
+        in_features, num_classes, num_groups, partition, validate, device, dtype: see
             :class:`~sqrtvocab.heads.two_level.TwoLevelHead`.
         kernel: "grouped_mm" (torch's grouped matrix product), "loop" (a loop over the groups present), or
             "auto": the first where it really is one product, chosen when the head is made, moved or loaded.
@@ -44,8 +44,10 @@ class PerGroupHead(TwoLevelHead):
         partition: Partition | None = None,
         kernel: str = "auto",
         validate: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(in_features, num_classes, num_groups, partition, validate)
+        super().__init__(in_features, num_classes, num_groups, partition, validate, device, dtype)
         if kernel not in ("auto", "grouped_mm", "loop"):
             raise ValueError(f"kernel must be one of auto, grouped_mm, loop; got {kernel!r}")
         self.width = -(-self.partition.group_size // ALIGNMENT) * ALIGNMENT  # S padded

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import Head, block_rows, draw, partition_follows, token_nll, wide
+from sqrtvocab.heads.base import Guesses, Head, HeadCost, block_rows, draw, token_nll, wide
 from sqrtvocab.partition import Partition
 
 
@@ -19,10 +22,14 @@ class TwoLevelHead(Head):
     In training the target's group is known, so only [N, G] and [N, S] logits are built.
 
     Args:
-        in_features, num_classes, validate: see :class:`~sqrtvocab.heads.base.Head`.
+        in_features, num_classes, validate, device, dtype: see :class:`~sqrtvocab.heads.base.Head`.
         num_groups: G; floor(√V) when neither this nor ``partition`` is given.
         partition: which class is in which group; consecutive indices by default.
     """
+
+    has_groups = True
+    sparse_topk = True
+    partition: Partition
 
     def __init__(
         self,
@@ -31,6 +38,8 @@ class TwoLevelHead(Head):
         num_groups: int | None = None,
         partition: Partition | None = None,
         validate: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_features, num_classes, validate)
         if partition is None:
@@ -43,10 +52,17 @@ class TwoLevelHead(Head):
             )
         if num_groups not in (None, partition.num_groups):
             raise ValueError(f"num_groups is {num_groups}, but partition has {partition.num_groups} groups")
+        if (
+            device is not None
+            and partition.order is not None
+            and partition.order.device != torch.device(device)
+        ):
+            partition = copy.deepcopy(partition).to(device)  # the caller's stays where it is
         self.partition = partition
-        self.group = nn.Linear(in_features, partition.num_groups)  # W_g
-        self.shift = nn.Parameter(torch.empty(partition.num_groups, partition.group_size))  # Q_g, [G, S]
-        self.register_load_state_dict_post_hook(partition_follows)
+        self.group = nn.Linear(in_features, partition.num_groups, device=device, dtype=dtype)  # W_g
+        self.shift = nn.Parameter(  # Q_g, [G, S]
+            torch.empty(partition.num_groups, partition.group_size, device=device, dtype=dtype)
+        )
 
     def reset_parameters(self) -> None:
         self.group.reset_parameters()
@@ -141,5 +157,21 @@ class TwoLevelHead(Head):
         self.group.bias.copy_(group)
         self.shift.copy_((table - group.unsqueeze(-1)).masked_fill(table == -math.inf, 0.0))
 
-    def extra_repr(self) -> str:
-        return f"{self.in_features} -> {self.num_classes} classes"
+    def _guesses(self, hidden: Tensor, target: Tensor, partition: Partition, k: int) -> Guesses:
+        if partition is not self.partition:
+            return super()._guesses(hidden, target, partition, k)
+        group = partition.split(target)[0]  # [N]
+        member = self.member_logits(hidden, group.unsqueeze(1)).squeeze(1).argmax(-1)  # [N]
+        classes = self._topk(hidden, k)[1]  # [N, k]
+        return Guesses(classes, self.group(hidden).argmax(-1), partition.join(group, member))
+
+    def group_log_prob(self, hidden: Tensor) -> Tensor:
+        self._check_hidden(hidden)
+        return F.log_softmax(wide(self.group(hidden)), dim=-1)
+
+    def cost(self, counts: Tensor | Sequence[float] | None = None) -> HeadCost:
+        outputs = self.partition.num_groups + self.partition.group_size
+        return HeadCost(self.in_features * outputs, outputs)
+
+    def describe(self) -> str:
+        return f"{self.partition.num_groups:,} groups of at most {self.partition.group_size:,} classes"

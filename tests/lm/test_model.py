@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -491,3 +492,16 @@ def test_plain_tuples(backbone):
     assert torch.equal(predictions, model(ids).logits.argmax(-1))
     assert loss == model(ids, labels=ids).loss
     torch.testing.assert_close(loss, group_loss + member_loss)
+
+
+def test_a_folder_of_an_older_version_loads(backbone, tmp_path):
+    """The adaptive head used to keep its order under another name."""
+    model = make(backbone, "adaptive", ordered=True)
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    old = {name.replace("head.ranking.", "head.partition."): tensor for name, tensor in weights.items()}
+    assert "head.partition.order" in old
+    save_file(old, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    again = CompressedLM.from_pretrained(tmp_path).eval()
+    ids = torch.randint(V, (2, 5))
+    torch.testing.assert_close(again(ids).logits, model(ids).logits)

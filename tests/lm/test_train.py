@@ -92,24 +92,27 @@ def test_it_learns(finished):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--head", "flat"), "flat, prior; group accuracy by 17 groups of at most 18 tokens by frequency"),
+        (
+            ("--head", "flat"),
+            "flat, 300 classes, prior; group accuracy by 17 groups of at most 18 classes, by frequency",
+        ),
         (
             ("--head", "flat", "--chunk-size", 9, "--tie-embeddings", "--adapter", "--no-prior"),
-            "flat, 9 tokens at a time, tied through an adapter; "
-            "group accuracy by 17 groups of at most 18 tokens by frequency",
+            "flat, 300 classes, tied, 9 rows at a time, through an adapter; "
+            "group accuracy by 17 groups of at most 18 classes, by frequency",
         ),
         (
             ("--head", "adaptive", "--grouping", "index"),
-            "adaptive, a shortlist of 12 tokens and 2 clusters by index, prior; "
-            "group accuracy by 17 groups of at most 18 tokens by index",
+            "adaptive, 12 frequent classes and 2 clusters of rarer ones, by index, prior; "
+            "group accuracy by 17 groups of at most 18 classes, by index",
         ),
         (
             ("--head", "grouped-low-rank", "--rank", 4, "--num-groups", 3),
-            "grouped-low-rank, rank 4, 3 groups of at most 100 tokens by frequency, prior",
+            "grouped-low-rank, 3 groups of at most 100 classes, rank 4, by frequency, prior",
         ),
         (
             ("--head", "grouped", "--modulation", "film", "--grouping", "random", "--no-prior"),
-            "grouped, film, 17 groups of at most 18 tokens by random",
+            "grouped, 17 groups of at most 18 classes, film, by random",
         ),
     ],
 )
@@ -121,15 +124,14 @@ def test_the_start_says_what_the_head_is(run, tiny, tmp_path, flags, says):
 
 def test_logits_of_a_chunk():
     head = FlatHead(8, 1000, chunk_size=64)
-    cost = head_cost(head, torch.ones(1000).numpy())
-    assert cost.describe(2048) == "0.01 M multiply-adds a token, 0.3 MB of logits a chunk"
-    assert cost.describe(10) == "0.01 M multiply-adds a token, 0.0 MB of logits a chunk"
+    assert head.cost().describe(2048) == "0.01 M multiply-adds a row, 0.3 MB of logits a chunk"
+    assert head.cost().describe(10, "token") == "0.01 M multiply-adds a token, 0.0 MB of logits a chunk"
 
 
 def test_the_start_says_what_the_head_costs(run, tiny, tmp_path):
     result = run("train", *tiny, "--max-steps", 1, "--out", tmp_path / "r")
     lines = dict(line.split(None, 1) for line in result.err.splitlines() if " " in line)
-    assert lines["head"] == "grouped-linear, 17 groups of at most 18 tokens by frequency, prior"
+    assert lines["head"] == "grouped-linear, 17 groups of at most 18 classes, by frequency, prior"
     assert "costs      0.00 M multiply-adds a token, 0.0 MB of logits" in result.err
     assert "flat costs 0.00 M multiply-adds a token, 0.2 MB of logits a micro-batch" in result.err
 
@@ -565,7 +567,7 @@ def test_costs_are_those_of_the_paper():
             )
             for head in ("flat", "grouped", "adaptive")
         }
-    costs = {head: 512 * head_cost(model.head, counts).multiply_adds / 1e9 for head, model in models.items()}
+    costs = {head: 512 * head_cost(model, counts).multiply_adds / 1e9 for head, model in models.items()}
     assert costs["flat"] == pytest.approx(3.29, abs=0.01)
     assert costs["grouped"] == pytest.approx(0.029, abs=0.001)
     assert costs["grouped"] < costs["adaptive"] < costs["flat"]

@@ -172,9 +172,9 @@ def factored_row(head: FactoredHead, hidden: Tensor, c: int) -> Tensor:
 
 def dense_adaptive(head: AdaptiveHead, hidden: Tensor) -> Dense:
     v = head.num_classes
-    classes = torch.arange(v) if head.partition.order is None else head.partition.order
+    classes = torch.arange(v) if head.ranking.order is None else head.ranking.order
     first = head.first(hidden).log_softmax(-1)
-    short = head.shortlist_size
+    short = head.num_frequent
     entries, log_probs, groups = (
         [first[:, :short]],
         [first[:, :short]],

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import Head, HeadCost, draw, token_nll, wide
+from sqrtvocab.heads.base import Head, HeadCost, token_nll, wide
+from sqrtvocab.heads.sampling import draw
 from sqrtvocab.heads.segments import segment_ends, segment_nll
 from sqrtvocab.partition import ClassOrder, check_counts, integer
 
@@ -87,17 +88,23 @@ class AdaptiveHead(Head):
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 
+    def _spread(self, hidden: Tensor) -> Tensor:
+        """[frequent classes + clusters] the share of all classes that each entry of the first softmax has."""
+        sizes = [hidden.new_ones(self.num_frequent)]
+        sizes += [hidden.new_full((1,), stop - start) for start, stop in pairwise(self.edges)]
+        return wide(torch.cat(sizes)) / self.num_classes
+
+    def _spread_nll(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        nll = -(self._spread(hidden) * self._first_log_prob(hidden)).sum(-1)
+        return nll, torch.zeros_like(nll)
+
     def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
         position = self.ranking.positions_of(target)  # [N]
         cluster = torch.zeros_like(position)  # [N], 0 is the frequent classes
         for start in self.edges[:-1]:  # not bucketize: its bounds would be copied to the GPU at every call
             cluster += position >= start
         entry = torch.where(cluster == 0, position, self.num_frequent + cluster - 1)  # [N]
-        spread: Tensor | float = 0.0
-        if label_smoothing:
-            sizes = [hidden.new_ones(self.num_frequent)]
-            sizes += [hidden.new_full((1,), stop - start) for start, stop in pairwise(self.edges)]
-            spread = wide(torch.cat(sizes)) / self.num_classes
+        spread = self._spread(hidden) if label_smoothing else 0.0
         group_nll = token_nll(self.first(hidden), entry, label_smoothing, spread)  # [N]
         sorted_cluster, token = cluster.sort()  # [N], [N]
         ends = segment_ends(sorted_cluster, self.num_clusters + 1)

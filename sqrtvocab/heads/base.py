@@ -14,9 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
+from sqrtvocab.heads.sampling import draw, draw_cooled, draw_nucleus, keep
 from sqrtvocab.partition import ClassOrder, Partition, check_counts, integer, positive
 
 REDUCTIONS = ("mean", "sum", "none")
+RESTS = ("drop", "spread")
 
 # Decoding works on blocks of at most this many elements (16 MiB of float32), so that it never holds N·V.
 BLOCK_ELEMENTS = 2**22
@@ -142,6 +144,21 @@ class Head(nn.Module, ABC):
         nll = token_nll(self._log_prob(hidden), target, label_smoothing, 1 / self.num_classes)
         return torch.zeros_like(nll), nll
 
+    def _soft_nll(
+        self, hidden: Tensor, target: Tensor, share: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """[N, d], valid targets [N, K], how much each counts [N, K] -> the two parts of a row's loss, [N]."""
+        rows = hidden.repeat_interleave(target.shape[1], 0, output_size=target.numel())  # [N·K, d]
+        parts = self._nll(rows, target.flatten(), label_smoothing)
+        group_nll, member_nll = (weighted_sum(part.view_as(target), share) for part in parts)
+        return group_nll, member_nll
+
+    def _spread_nll(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, d] -> the parts of the loss of a target spread evenly over all classes, [N] each. A head with
+        groups leaves out what lies within groups, which would need all V logits."""
+        nll = -self._log_prob(hidden).mean(-1)
+        return torch.zeros_like(nll), nll
+
     def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """[N, d] -> (log-probabilities, classes) of the k most probable classes, [N, k] each."""
         parts = [self._log_prob(rows).topk(k, dim=-1) for rows in self._blocks(hidden)]
@@ -198,8 +215,15 @@ class Head(nn.Module, ABC):
         ignore_index: int = -100,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
+        weight: Tensor | None = None,
+        target_weight: Tensor | None = None,
+        rest: str = "drop",
     ) -> HeadOutput:
         """The loss of ``target`` [...] given ``hidden`` [..., d].
+
+        Given ``target_weight``, the target of a row is a distribution on K classes, for mixup, sets of labels
+        or a teacher's stored top k: ``target`` and ``target_weight`` are [..., K], and the loss is
+        Σ_k target_weight_k · (−log P(target_k)), exactly, without anything V-wide.
 
         Args:
             ignore_index: targets of this value take no part, neither in the sum nor in the mean's divisor.
@@ -208,6 +232,14 @@ class Head(nn.Module, ABC):
                 Heads with groups leave out, of that same sum, the terms inside groups other than the
                 target's, which would need all V logits; what remains is the exact smoothing of P(group),
                 each group weighing its size, and of the members of the target's group.
+            weight: [V] how much each class counts, as in F.cross_entropy: the mean of rows with one target
+                divides by the sum of their weights. Not together with ``label_smoothing``.
+            target_weight: [..., K], not negative. The mean divides by the number of rows that have a target
+                left, whatever their weights sum to, as F.cross_entropy does for class probabilities.
+            rest: what becomes of 1 − Σ_k target_weight_k, such as what a teacher gave to classes that were
+                not stored: "drop" leaves it out, "spread" spreads it evenly over all V classes; a head with
+                groups then counts what that says about the groups, each weighing its size, and leaves out the
+                terms within groups.
 
         Raises:
             IndexError: a target outside [0, V) that is not ``ignore_index``; see ``validate``.
@@ -222,27 +254,39 @@ class Head(nn.Module, ABC):
             raise TypeError(f"target must be a tensor, got {type(target).__name__}")
         if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
             raise TypeError(f"target must hold class indices (integers), got {target.dtype}")
-        if target.shape != hidden.shape[:-1]:
+        shape = hidden.shape[:-1]
+        expected = shape if target_weight is None else (*shape, *target.shape[-1:])
+        if target.shape != expected:
             raise ValueError(
-                f"target must have the shape of hidden less its last dimension, {list(hidden.shape[:-1])}; "
-                f"got {list(target.shape)}"
+                f"target must have the shape of hidden less its last dimension, {list(shape)}"
+                + ("" if target_weight is None else ", and one more for its classes")
+                + f"; got {list(target.shape)}"
             )
-        flat_target = target.reshape(-1).to(torch.int64)  # [N]
-        kept = flat_target != ignore_index  # [N]
+        flat_target = target.reshape(-1).to(torch.int64)  # [N] or [N·K]
+        kept = flat_target != ignore_index
         # Ignored tokens are computed as class 0 and masked afterwards: dropping them would make shapes depend
         # on data, which costs a synchronisation on CUDA and breaks compiled graphs.
         safe_target = torch.where(kept, flat_target, 0)
         self._check_range(safe_target)
 
         rows = hidden.reshape(-1, self.in_features)  # [N, d]
-        if reduction == "none":
+        if weight is not None or target_weight is not None:
+            self._check_weights(weight, target, target_weight, rest, label_smoothing)
+            group_loss, member_loss, count = self._weighted_nll(
+                rows, safe_target, kept, label_smoothing, weight, target_weight, rest
+            )
+            if reduction != "none":
+                group_loss, member_loss = group_loss.sum(), member_loss.sum()
+        elif reduction == "none":
             parts = self._nll(rows, safe_target, label_smoothing)
-            group_loss, member_loss = (torch.where(kept, part, 0.0).view_as(target) for part in parts)
+            group_loss, member_loss = (torch.where(kept, part, 0.0) for part in parts)
         else:
             group_loss, member_loss = self._nll_sum(rows, safe_target, kept, label_smoothing)
-            if reduction == "mean":  # no token kept: 0/0 is NaN, as in F.cross_entropy
-                count = kept.sum()
-                group_loss, member_loss = group_loss / count, member_loss / count
+            count = kept.sum()
+        if reduction == "mean":  # no token kept: 0/0 is NaN, as in F.cross_entropy
+            group_loss, member_loss = group_loss / count, member_loss / count
+        elif reduction == "none":
+            group_loss, member_loss = group_loss.view(shape), member_loss.view(shape)
         return HeadOutput(group_loss + member_loss, group_loss, member_loss)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
@@ -309,38 +353,49 @@ class Head(nn.Module, ABC):
         temperature: float = 1.0,
         top_k: int | None = None,
         generator: torch.Generator | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
     ) -> Tensor:
         """[..., d] -> [...]: one class per hidden state, drawn from softmax(log_prob / temperature).
 
-        At temperature 1, and with ``top_k`` at any temperature, no V-wide row is needed. Another temperature
-        without ``top_k`` changes the odds between groups by an amount that only all V classes tell, so it is
-        computed from ``log_prob``, a block of rows at a time.
+        Looks at as few classes as it can: rows that are nearly uniform, and temperatures above 1 without
+        ``top_k``, end in ``log_prob``, a block of rows at a time.
 
         Args:
             temperature: 0 gives :meth:`predict`.
             top_k: draw from the ``top_k`` most probable classes only.
             generator: the source of randomness, on the device of ``hidden``.
+            top_p: draw from the fewest most probable classes, of those that ``top_k`` leaves, whose
+                probabilities add up to at least this.
+            min_p: draw from classes, of those left, at least ``min_p`` times as probable as the best one.
 
         Raises:
-            ValueError: a negative or infinite temperature, or ``top_k`` outside [1, V].
+            ValueError: a negative or infinite temperature, ``top_k`` outside [1, V], ``top_p`` outside
+                (0, 1], ``min_p`` outside [0, 1].
         """
         if not (temperature >= 0 and math.isfinite(temperature)):
             raise ValueError(f"temperature must be finite and not negative, got {temperature}")
         if top_k is not None and not 1 <= integer("top_k", top_k) <= self.num_classes:
             raise ValueError(f"top_k must be between 1 and num_classes = {self.num_classes}, got {top_k}")
+        if top_p is not None and not 0 < top_p <= 1:
+            raise ValueError(f"top_p must lie in (0, 1], got {top_p}")
+        if min_p is not None and not 0 <= min_p <= 1:
+            raise ValueError(f"min_p must lie in [0, 1], got {min_p}")
         if temperature == 0:
             return self.predict(hidden)
         self._check_hidden(hidden)
         rows = hidden.reshape(-1, self.in_features)  # [N, d]
         if top_k is not None:
             log_probs, classes = self._topk(rows, top_k)  # [N, k]
-            choice = draw(log_probs, generator, temperature)  # [N]
+            logits = (log_probs - log_probs[:, :1]) / temperature  # a tiny temperature must not overflow
+            choice = draw(keep(logits, top_p, min_p), generator)  # [N]
             drawn = classes.gather(1, choice.unsqueeze(1)).squeeze(1)
+        elif top_p is not None or min_p is not None:
+            drawn = draw_nucleus(self, rows, temperature, top_p, min_p, generator)
         elif temperature == 1:
             drawn = self._sample(rows, generator)
         else:
-            blocks = self._blocks(rows)
-            drawn = torch.cat([draw(self._log_prob(block), generator, temperature) for block in blocks])
+            drawn = draw_cooled(self, rows, temperature, generator)
         return drawn.view(hidden.shape[:-1])
 
     @torch.no_grad()
@@ -372,6 +427,38 @@ class Head(nn.Module, ABC):
         group_nll, member_nll = self._nll(hidden, target, label_smoothing)  # [N], [N]
         return torch.where(kept, group_nll, 0.0).sum(), torch.where(kept, member_nll, 0.0).sum()
 
+    def _weighted_nll(
+        self,
+        hidden: Tensor,
+        target: Tensor,
+        kept: Tensor,
+        label_smoothing: float,
+        weight: Tensor | None,
+        target_weight: Tensor | None,
+        rest: str,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Targets [N·K] -> the two parts of each row's loss [N] and what the mean divides by []."""
+        share = kept.to(torch.float32)  # [N·K]
+        if target_weight is not None:
+            share = share * wide(target_weight.detach()).reshape(-1)
+        mass = share  # before the weights of the classes
+        if weight is not None:
+            share = share * wide(weight.detach()).index_select(0, target)
+        if target_weight is None:
+            parts = self._nll(hidden, target, label_smoothing)
+            group_nll, member_nll = (weighted_sum(part[:, None], share[:, None]) for part in parts)
+            return group_nll, member_nll, share.sum()
+        by_row = (len(hidden), target_weight.shape[-1])
+        has_target = kept.view(by_row).any(1)  # [N]
+        group_nll, member_nll = self._soft_nll(
+            hidden, target.view(by_row), share.view(by_row), label_smoothing
+        )
+        if rest == "spread":
+            left = (1 - mass.view(by_row).sum(1)).clamp(min=0.0) * has_target  # [N]
+            group_spread, member_spread = self._spread_nll(hidden)
+            group_nll, member_nll = group_nll + left * group_spread, member_nll + left * member_spread
+        return group_nll, member_nll, has_target.sum()
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for old, new in self.renamed.items():
             if prefix + old in state_dict:
@@ -401,6 +488,26 @@ class Head(nn.Module, ABC):
                 f"hidden is {hidden.dtype}, the head's parameters are {dtype}; "
                 "convert one of them, or run under torch.autocast"
             )
+
+    def _check_weights(
+        self,
+        weight: Tensor | None,
+        target: Tensor,
+        target_weight: Tensor | None,
+        rest: str,
+        label_smoothing: float,
+    ) -> None:
+        if weight is not None and weight.shape != (self.num_classes,):
+            raise ValueError(f"weight must have shape [{self.num_classes}], got {list(weight.shape)}")
+        if weight is not None and label_smoothing:
+            raise ValueError("weight and label_smoothing do not go together")
+        if target_weight is not None and target_weight.shape != target.shape:
+            raise ValueError(
+                f"target_weight must have the shape of target, {list(target.shape)}; "
+                f"got {list(target_weight.shape)}"
+            )
+        if rest not in RESTS:
+            raise ValueError(f"rest must be one of {', '.join(RESTS)}; got {rest!r}")
 
     def _check_range(self, target: Tensor) -> None:
         """Targets [N], the ignored ones already replaced, must lie in [0, V)."""
@@ -437,11 +544,9 @@ def token_nll(logits: Tensor, target: Tensor, label_smoothing: float, spread: Te
     return (1 - label_smoothing) * nll + label_smoothing * uniform
 
 
-def draw(logits: Tensor, generator: torch.Generator | None, temperature: float = 1.0) -> Tensor:
-    """One index per row of unnormalised log-probabilities [N, C] -> [N]."""
-    if temperature != 1:  # the maximum goes first: a tiny temperature must not overflow
-        logits = (logits - logits.amax(-1, keepdim=True)) / temperature
-    return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+def weighted_sum(values: Tensor, share: Tensor) -> Tensor:
+    """Σ_k share·values, [N, K] each -> [N]; what has no share cannot spoil the sum, be it infinite."""
+    return torch.where(share == 0, 0.0, share * values).sum(1)
 
 
 def block_rows(width: int) -> int:

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import Head, HeadCost, draw, token_nll, wide
+from sqrtvocab.heads.base import Head, HeadCost, token_nll, weighted_sum, wide
+from sqrtvocab.heads.sampling import draw
 from sqrtvocab.partition import positive
 
 
@@ -76,6 +77,23 @@ class FactoredHead(Head):
             stride //= radix
             # The mean of −log p over all classes is the sum of the means over each attribute's options.
             nll = nll + token_nll(logits, target // stride % radix, label_smoothing, 1 / radix)
+        return torch.zeros_like(nll), nll
+
+    def _soft_nll(
+        self, hidden: Tensor, target: Tensor, share: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        nll = torch.zeros(target.shape, device=hidden.device)  # [N, K]
+        stride = self.num_classes
+        for log_probs, radix in zip(self._log_probs(hidden), self.radices, strict=True):
+            stride //= radix
+            of_target = -log_probs.gather(1, target // stride % radix)  # [N, K]
+            uniform = -log_probs.mean(-1, keepdim=True)  # [N, 1]
+            nll = nll + (1 - label_smoothing) * of_target + label_smoothing * uniform
+        member_nll = weighted_sum(nll, share)
+        return torch.zeros_like(member_nll), member_nll
+
+    def _spread_nll(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        nll = -torch.stack([log_probs.mean(-1) for log_probs in self._log_probs(hidden)]).sum(0)  # [N]
         return torch.zeros_like(nll), nll
 
     def _log_prob(self, hidden: Tensor) -> Tensor:

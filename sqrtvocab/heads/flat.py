@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import LinearCrossEntropyOptions
 
-from sqrtvocab.heads.base import Head, HeadCost, check_tied, draw, reset_linear, token_nll, wide
+from sqrtvocab.heads.base import Head, HeadCost, check_tied, reset_linear, token_nll, weighted_sum, wide
+from sqrtvocab.heads.sampling import draw
 from sqrtvocab.partition import positive
 
 IGNORED = -100  # what torch's chunked op is told to skip
@@ -68,6 +69,31 @@ class FlatHead(Head):
             if label_smoothing:
                 nll = nll + label_smoothing * self._smoothing_gap(hidden, target)
         return torch.zeros_like(nll), nll
+
+    def _soft_nll(
+        self, hidden: Tensor, target: Tensor, share: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        # −log P of any class is that of the first target plus the difference of two logits, which takes a dot
+        # product: the V logits, or their chunks, are needed once.
+        first = target[:, :1]  # [N, 1]
+        _, nll = self._nll(hidden, first.squeeze(1), 0.0)  # [N]
+        gap = self._logits_at(hidden, first) - self._logits_at(hidden, target)  # [N, K]
+        nll_of_each = nll.unsqueeze(1) + gap  # [N, K]
+        if label_smoothing:
+            uniform = nll + self._smoothing_gap(hidden, first.squeeze(1))  # [N]
+            nll_of_each = (1 - label_smoothing) * nll_of_each + label_smoothing * uniform.unsqueeze(1)
+        return torch.zeros_like(nll), weighted_sum(nll_of_each, share)
+
+    def _spread_nll(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        first = torch.zeros(len(hidden), dtype=torch.int64, device=hidden.device)
+        nll = self._nll(hidden, first, 0.0)[1] + self._smoothing_gap(hidden, first)
+        return torch.zeros_like(nll), nll
+
+    def _logits_at(self, hidden: Tensor, classes: Tensor) -> Tensor:
+        """hidden [N, d], classes [N, K] -> their logits [N, K]."""
+        weight = F.embedding(classes, self.weight)  # [N, K, d]
+        logits = wide(torch.einsum("nd,nkd->nk", hidden.to(weight.dtype), weight))
+        return logits if self.bias is None else logits + F.embedding(classes, self.bias[:, None]).squeeze(-1)
 
     def _nll_sum(
         self, hidden: Tensor, target: Tensor, kept: Tensor, label_smoothing: float

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import Guesses, Head, HeadCost, block_rows, draw, token_nll, wide
+from sqrtvocab.heads.base import Guesses, Head, HeadCost, block_rows, token_nll, weighted_sum, wide
+from sqrtvocab.heads.sampling import draw
 from sqrtvocab.partition import Partition
 
 
@@ -98,6 +99,26 @@ class TwoLevelHead(Head):
             token_nll(self.group(hidden), group, label_smoothing, group_spread),
             self._member_nll(hidden, group, member, label_smoothing),
         )
+
+    def _soft_nll(
+        self, hidden: Tensor, target: Tensor, share: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        # The group's scores serve all K targets of a row; the members of each must be scored by itself.
+        group, member = self.partition.split(target)  # [N, K] each
+        log_probs = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
+        group_nll = -log_probs.gather(1, group)  # [N, K]
+        if label_smoothing:
+            spread = self.partition.sizes(target.device) / self.num_classes
+            uniform = -(spread * log_probs).sum(-1, keepdim=True)  # [N, 1]
+            group_nll = (1 - label_smoothing) * group_nll + label_smoothing * uniform
+        rows = hidden.repeat_interleave(target.shape[1], 0, output_size=target.numel())  # [N·K, d]
+        member_nll = self._member_nll(rows, group.flatten(), member.flatten(), label_smoothing)
+        return weighted_sum(group_nll, share), weighted_sum(member_nll.view_as(target), share)
+
+    def _spread_nll(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
+        nll = -(self.partition.sizes(hidden.device) / self.num_classes * log_probs).sum(-1)
+        return nll, torch.zeros_like(nll)
 
     def _member_nll(self, hidden: Tensor, group: Tensor, member: Tensor, label_smoothing: float) -> Tensor:
         """−log P(member | group) of each token, [N]."""

@@ -44,6 +44,9 @@ def evaluate(head, hidden, target):
 
 ACTIONS = {
     "train": lambda head, h, y: head(h, y).loss.backward(),
+    "train-soft": lambda head, h, y: head(
+        h, y.unsqueeze(1).expand(-1, 3), target_weight=torch.ones(N, 3), rest="spread"
+    ).loss.backward(),
     "train-smoothed": lambda head, h, y: head(h, y, label_smoothing=0.1).loss.backward(),
     "evaluate": evaluate,
     "predict": lambda head, h, y: head.predict(h),

@@ -236,20 +236,27 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> nn.Embedding:
-        """The input embedding, if it is to stay as it is.
+        """As in `transformers`: more tokens for the input embedding and, see `sqrtvocab.Head.grow`, the head.
 
         Raises:
-            NotImplementedError: another size, for which the groups of the head would have to be made anew.
+            NotImplementedError: a head that cannot grow, or fewer tokens than there are.
         """
         embedding = cast(nn.Embedding, self.get_input_embeddings())
         wanted = embedding.num_embeddings if new_num_tokens is None else new_num_tokens
         multiple = pad_to_multiple_of or 1
         wanted = -(-wanted // multiple) * multiple
-        if wanted != embedding.num_embeddings:
+        if wanted == embedding.num_embeddings:
+            return embedding
+        if not self.head.can_grow or wanted < embedding.num_embeddings:
             raise NotImplementedError(
                 f"the {self.config.head} head has {embedding.num_embeddings:,} classes and cannot grow to "
                 f"{wanted:,}: resize the model before `compress_vocab`, or build one with that vocab_size"
             )
+        embedding = self.backbone.resize_token_embeddings(wanted, mean_resizing=mean_resizing)
+        self.config.vocab_size = wanted
+        self.head = self.head.grow(wanted, embedding.weight if self.config.tie_word_embeddings else None)
+        if self.head.partition is not None:  # it is no longer what the configuration would make of the numbers
+            self.config.num_groups, self.config.ordered = self.head.partition.num_groups, True
         return embedding
 
     def forward(

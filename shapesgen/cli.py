@@ -19,7 +19,7 @@ from shapesgen.attributes import ATTRIBUTES, AttributeSpace, check_attribute
 from shapesgen.choices import Format, RotationCue, Sampling
 from shapesgen.errors import DamagedShardError, WriteError
 from sqrtvocab.errors import UserError
-from sqrtvocab.flags import one_line
+from sqrtvocab.flags import answer_version, one_line
 
 if TYPE_CHECKING:
     from shapesgen.recipe import Recipe
@@ -301,6 +301,7 @@ def _parse(arguments: Sequence[str] | None) -> Render | Verify | Preview | Descr
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0, 1 for a failed run or check, 2 for bad input, 130 after Ctrl-C."""
+    answer_version("shapesgen", sys.argv[1:] if arguments is None else arguments)
     try:
         return _parse(arguments).run()
     except UserError as error:

@@ -11,10 +11,11 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sqrtvocab import __version__
 from sqrtvocab.errors import UserError
 
 Config = TypeVar("Config")
@@ -84,9 +85,20 @@ def saved_config(given: Mapping[str, str | None], program: str, from_json: Calla
         raise UserError(f"--resume {run}: not a run of {program}: {error}") from error
 
 
+def answer_version(program: str, arguments: Sequence[str]) -> None:
+    """If that is all that was asked, print the version and exit."""
+    if list(arguments) == ["--version"]:
+        print(f"{program} {__version__}")
+        raise SystemExit(0)
+
+
 @contextlib.contextmanager
 def one_line_errors(program: str) -> Iterator[None]:
-    """tyro's answer to bad flags is a box of many lines; say the same in one, and exit with code 2."""
+    """tyro's answer to bad flags is a box of many lines; say the same in one, and exit with code 2.
+
+    Answers `--version`, too.
+    """
+    answer_version(program, sys.argv[1:])
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):

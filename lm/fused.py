@@ -1,7 +1,8 @@
 """What TRL's trainers ask of a model: the log-probability of every label, and numbers to log about it.
 
-TRL gives each model that it trains a `forward` of its own, which multiplies by `lm_head.weight`. A head is more
-than a matrix, so `CompressedLM` keeps its forward and answers the same question, `fused_lm_head=True`, itself.
+TRL gives each model that it trains a `forward` of its own, which multiplies by `lm_head.weight`. A head is
+more than a matrix, so `CompressedLM` keeps its forward and answers the same question, `fused_lm_head=True`,
+itself.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def requested(forward: object) -> tuple[str, ...] | None:
     asked = inspect.getclosurevars(function).nonlocals
     if asked["temperature"] != 1:
         raise ValueError(
-            f"temperature {asked['temperature']}: a head gives log-probabilities at temperature 1, for at any "
-            "other it would have to build all V logits"
+            f"temperature {asked['temperature']}: a head gives log-probabilities at temperature 1, for at "
+            "any other it would have to build all V logits"
         )
     if unknown := [name for name in asked["outputs"] if name not in KNOWN]:
         raise ValueError(f"{unknown[0]}: only all V logits tell; a head gives {', '.join(KNOWN)}")

@@ -15,9 +15,9 @@ from lm.presets import PRESETS
 from lm.text.tokenizer import TextTokenizer
 from sqrtvocab.flags import flag
 
-# In a process that has not imported `lm.model`, `from_pretrained(folder, trust_remote_code=True)` runs this file.
-# It names one package, the one to install: transformers looks for the imports of such a file first, and would
-# advise to install a package "lm".
+# In a process that has not imported `lm.model`, `from_pretrained(folder, trust_remote_code=True)` runs this
+# file. It names one package, the one to install: transformers looks for the imports of such a file first, and
+# would advise to install a package "lm".
 CODE_FILE = "compressed_lm.py"
 CODE = '''\
 """Where `transformers` finds the classes of this model: in the package sqrtvocab, which must be installed."""
@@ -75,7 +75,7 @@ def model_card(settings: Mapping[str, Any], state: Mapping[str, Any]) -> str:
         "tags: [sqrtvocab, compressed_lm]",
         "---",
         "",
-        f"# {settings['backbone']}, hidden size {settings['hidden_size']}, with the head `{settings['head']}`",
+        f"# {settings['backbone']}, hidden size {settings['hidden_size']}, head `{settings['head']}`",
         "",
         f"{settings['parameters']:,} parameters, {settings['vocab_size']:,} tokens, "
         f"{settings['groups']:,} groups. The output layer never builds the logits in training.",
@@ -87,8 +87,8 @@ def model_card(settings: Mapping[str, Any], state: Mapping[str, Any]) -> str:
         'print(tell("Once upon a time")[0]["generated_text"])',
         "```",
         "",
-        "The package `sqrtvocab` must be installed. `trust_remote_code=True` lets `compressed_lm.py` import it; "
-        "`import lm.model` does the same.",
+        "The package `sqrtvocab` must be installed. `trust_remote_code=True` lets `compressed_lm.py` import "
+        "it; `import lm.model` does the same.",
         "",
         "## Training",
         "",

@@ -7,8 +7,8 @@
     model.save_pretrained("folder"); CompressedLM.from_pretrained("folder")
 
 In training no V-wide tensor is built: the loss comes from the head. For decoding the logits are the exact
-joint log-probabilities of the positions asked for. docs/huggingface.md says how it gets along with the trainers
-of the field.
+joint log-probabilities of the positions asked for. docs/huggingface.md shows it with
+the trainers of the field.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ class CompressedLMConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.eval_output not in EVAL_OUTPUTS:
-            raise ValueError(f"eval_output must be one of {', '.join(EVAL_OUTPUTS)}; got {self.eval_output!r}")
+            raise ValueError(
+                f"eval_output must be one of {', '.join(EVAL_OUTPUTS)}; got {self.eval_output!r}"
+            )
         if isinstance(self.text_config, PreTrainedConfig):
             # A copy, with its attention: the base class would reset that in a configuration that may belong
             # to a model at work, which from then on would attend without a causal mask.
@@ -119,13 +121,13 @@ class CompressedLMConfig(PreTrainedConfig):
         self.auto_map = dict(AUTO_MAP)
 
     def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """As in `transformers`, with the file that tells a process without `lm.model` where the classes are."""
+        """As in `transformers`, with the file that tells a process without `lm.model` where classes are."""
         super().save_pretrained(save_directory, *args, **kwargs)
         write_text(Path(save_directory) / CODE_FILE, CODE)
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = None) -> None:
-        """Nothing: `transformers` would put a copy of this module into each folder, a second set of classes."""
+        """Nothing: `transformers` would put a copy of this module, a second set of classes, into folders."""
 
 
 @dataclass
@@ -137,7 +139,7 @@ class CompressedLMOutput(ModelOutput):
     group_loss: Tensor | None = None
     member_loss: Tensor | None = None
     logits: Tensor | None = None
-    """[B, positions kept, V] log-probabilities, at least float32; with labels, only if `eval_output` says so."""
+    """[B, positions kept, V] log-probabilities, at least float32; with labels, if `eval_output` says so."""
     predictions: Tensor | None = None
     """[B, L] the most probable token after each position; see `eval_output`."""
     past_key_values: Cache | None = None
@@ -254,8 +256,11 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
             )
         embedding = self.backbone.resize_token_embeddings(wanted, mean_resizing=mean_resizing)
         self.config.vocab_size = wanted
-        self.head = self.head.grow(wanted, embedding.weight if self.config.tie_word_embeddings else None)
-        if self.head.partition is not None:  # it is no longer what the configuration would make of the numbers
+        shared = cast(nn.Parameter, embedding.weight) if self.config.tie_word_embeddings else None
+        self.head = self.head.grow(wanted, shared)
+        if (
+            self.head.partition is not None
+        ):  # it is no longer what the configuration would make of the numbers
             self.config.num_groups, self.config.ordered = self.head.partition.num_groups, True
         return embedding
 
@@ -294,8 +299,8 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
             IndexError: a label outside the vocabulary.
             TypeError: an argument that neither this model nor its backbone has.
         """
-        # Not in the signature: a `Trainer` takes every argument there whose name has "label" in it for one that
-        # the data must bring, and TRL tells by the signature which forward it has replaced.
+        # Not in the signature: a `Trainer` takes every argument there whose name has "label" in it for one
+        # that the data must bring.
         shift_labels: Tensor | None = kwargs.pop("shift_labels", None)
         label_smoothing: float = kwargs.pop("label_smoothing", 0.0)
         fused: bool = kwargs.pop("fused_lm_head", False)
@@ -317,7 +322,9 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         hidden = outputs.last_hidden_state  # [B, L, d]
         loss = group_loss = member_loss = logits = predictions = None
         if not training:
-            if num_items_in_batch is not None:  # a `Trainer` that smooths the labels, or has a loss of its own
+            if (
+                num_items_in_batch is not None
+            ):  # a `Trainer` that smooths the labels, or has a loss of its own
                 logger.warning_once(
                     "The labels were kept from the model, so all V logits of each token are built; for "
                     "label_smoothing_factor take lm.trainer.HeadTrainer, which needs none"

@@ -28,13 +28,14 @@ class Flattened(NamedTuple):
 
 @torch.no_grad()
 def to_flat(model: CompressedLM, calibration: Tensor, steps: int = 50) -> Flattened:
-    """An ordinary causal LM (`GPT2LMHeadModel`, `LlamaForCausalLM`, ...) that is as near to `model` as a linear
+    """An ordinary causal LM (`GPT2LMHeadModel`, `LlamaForCausalLM`, ...), as near to `model` as a linear
     output layer can be. The backbone is shared, not copied.
 
     The layer minimises the mean Kullback-Leibler divergence from the head's P(token) at the hidden states of
-    the calibration text: a convex problem, begun at the least squares of the log-probabilities. A flat head is
-    given back as it is; that of a head with groups is no linear function of the hidden state, so some loss is
-    lost, and reported. Where the ordinary model has no bias, as is usual, the fit has none either.
+    the calibration text: a convex problem, begun at the least squares of the log-probabilities. A flat head
+    is given back as it is. In a head with groups the log-odds of tokens of two groups are no linear function
+    of the hidden state, so something is lost, and reported. Where the ordinary model has no bias, as is
+    usual, the fit has none either.
 
     Args:
         calibration: [B, L] token ids of typical text, many times as many tokens as the hidden state is wide:
@@ -49,8 +50,8 @@ def to_flat(model: CompressedLM, calibration: Tensor, steps: int = 50) -> Flatte
     width = int(model.config.hidden_size)
     if calibration.dim() != 2 or rows < 2 or (rows - kept) * calibration.shape[1] < 2 * width:
         raise ValueError(
-            f"calibration of shape {list(calibration.shape)} is too little: expected [B, L] with at least 2 rows, "
-            f"and, less a quarter of them, many times {width} tokens"
+            f"calibration of shape {list(calibration.shape)} is too little: expected [B, L] with at least 2 "
+            f"rows, and, less a quarter of them, many times {width} tokens"
         )
     config = copy.deepcopy(backbone.config)
     config.tie_word_embeddings = False  # the rows of the new layer are its own

@@ -10,11 +10,11 @@ from lm.model import CompressedLM
 
 
 class HeadTrainer(Trainer):
-    """A `Trainer` for a `CompressedLM`, bare or under a `PeftModel`, whose `label_smoothing_factor` reaches the
-    head.
+    """A `Trainer` for a `CompressedLM`, bare or under a `PeftModel`, whose `label_smoothing_factor` reaches
+    the head.
 
-    `Trainer` itself keeps smoothed labels from the model and makes the loss of its logits, all V of them. What
-    the head leaves out of the sum over all classes, `sqrtvocab.Head.forward` says.
+    `Trainer` itself keeps smoothed labels from the model and makes the loss of its logits, all V of them.
+    What the head leaves out of the sum over all classes, `sqrtvocab.Head.forward` says.
 
     Raises:
         TypeError: another model, which would not know what to do with the smoothing.
@@ -22,7 +22,8 @@ class HeadTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        model = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        model: Any = self.model
+        model = model.get_base_model() if hasattr(model, "get_base_model") else model
         if not isinstance(model, CompressedLM):
             raise TypeError(f"HeadTrainer trains a CompressedLM; a {type(model).__name__} goes with Trainer")
         self.label_smoother = None

@@ -185,7 +185,8 @@ class Partition(ClassOrder):
         return cls(num_classes, min(candidates, key=lambda groups: (groups + num_classes // groups, groups)))
 
     def grow(self, num_classes: int) -> Partition:
-        """The same groups over more classes: those from V on join the smallest groups, all others keep company.
+        """The same groups over more classes: those from V on join the smallest groups, all others stay
+        together.
 
         Group sizes still differ by at most one, for which the groups may have to be numbered anew.
 
@@ -201,7 +202,9 @@ class Partition(ClassOrder):
         room = wanted.scatter_add(0, number, -sizes)  # [G] places for new classes
         fresh = torch.arange(self.num_classes, num_classes, device=device)
         old = torch.arange(self.num_classes, device=device)
-        groups = torch.cat([number[self.split(old)[0]], torch.arange(len(room)).to(room).repeat_interleave(room)])
+        groups = torch.cat(
+            [number[self.split(old)[0]], torch.arange(len(room)).to(room).repeat_interleave(room)]
+        )
         order = torch.cat([old, fresh])[groups.argsort(stable=True)]
         return Partition(num_classes, self.num_groups, order)
 

@@ -11,7 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import LinearCrossEntropyOptions
 
-from sqrtvocab.heads.base import Head, HeadCost, check_growth, check_tied, reset_linear, token_nll, weighted_sum, wide
+from sqrtvocab.heads.base import (
+    Head,
+    HeadCost,
+    check_growth,
+    check_tied,
+    reset_linear,
+    token_nll,
+    weighted_sum,
+    wide,
+)
 from sqrtvocab.heads.sampling import draw
 from sqrtvocab.partition import positive
 
@@ -172,9 +181,16 @@ class FlatHead(Head):
     def grow(self, num_classes: int, weight: nn.Parameter | None = None) -> FlatHead:
         """New classes take the mean row and bias."""
         check_growth(self, num_classes, weight)
-        like = {"device": self.weight.device, "dtype": self.weight.dtype}
-        options = {"bias": self.bias is not None, "chunk_size": self.chunk_size, "validate": self.validate}
-        grown = FlatHead(self.in_features, num_classes, weight=weight, **options, **like)
+        grown = FlatHead(
+            self.in_features,
+            num_classes,
+            self.bias is not None,
+            self.chunk_size,
+            weight,
+            self.validate,
+            self.weight.device,
+            self.weight.dtype,
+        )
         if weight is None:
             grown.weight[: self.num_classes] = self.weight
         if self.bias is not None and grown.bias is not None:

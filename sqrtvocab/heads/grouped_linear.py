@@ -13,9 +13,8 @@ from sqrtvocab.heads.base import block_rows, check_growth, check_tied, reset_lin
 from sqrtvocab.heads.per_group import PerGroupHead
 from sqrtvocab.partition import Partition
 
-
-# What a new class has at most of the probability of an average class of its group, whatever the hidden state: so
-# little that in float32 the others keep theirs. Seen as a target it learns as fast as any other.
+# What a new class has at most of the probability of an average class of its group, whatever the hidden state:
+# so little that in float32 the others keep theirs. Seen as a target it learns as fast as any other.
 NEWCOMER = 2.0**-20
 
 
@@ -137,9 +136,17 @@ class GroupedLinearHead(PerGroupHead):
         """New classes join the smallest groups, with the mean row of the group and a very low bias."""
         check_growth(self, num_classes, weight)
         partition = self.partition.grow(num_classes)
-        like = {"device": self.shift.device, "dtype": self.shift.dtype}
-        options = {"partition": partition, "kernel": self.kernel, "validate": self.validate}
-        grown = GroupedLinearHead(self.in_features, num_classes, weight=weight, **options, **like)
+        grown = GroupedLinearHead(
+            self.in_features,
+            num_classes,
+            None,
+            partition,
+            weight,
+            self.kernel,
+            self.validate,
+            self.shift.device,
+            self.shift.dtype,
+        )
         old = torch.arange(self.num_classes, device=self.shift.device)
         new = torch.arange(self.num_classes, num_classes, device=self.shift.device)
         (group, member), (to_group, to_member) = self.partition.split(old), partition.split(old)

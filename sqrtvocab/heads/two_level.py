@@ -192,14 +192,15 @@ class TwoLevelHead(Head):
         saved = state_dict.get(f"{prefix}shift")
         if saved is not None and saved.shape != self.shift.shape:
             raise ValueError(
-                f"the state dict is of a head with {saved.shape[0]:,} groups of at most {saved.shape[1]:,} classes, "
-                f"this one has {self.partition.num_groups:,} of at most {self.partition.group_size:,}: "
-                "make it with the same num_classes and num_groups"
+                f"the state dict is of a head with {saved.shape[0]:,} groups of at most {saved.shape[1]:,} "
+                f"classes, this one has {self.partition.num_groups:,} of at most "
+                f"{self.partition.group_size:,}: make it with the same num_classes and num_groups"
             )
         order = state_dict.get(f"{prefix}partition.order")
         if order is not None and len(order) != self.num_classes:
             raise ValueError(
-                f"the state dict is of a partition of {len(order):,} classes, this one has {self.num_classes:,}"
+                f"the state dict is of a partition of {len(order):,} classes, "
+                f"this one has {self.num_classes:,}"
             )
         if saved is not None and strict and order is None and self.partition.order is not None:
             raise ValueError(

@@ -110,8 +110,10 @@ def _write(
     if training is not None:
         torch.save(dict(training), draft / "training.pt")
     for file_name, document in documents.items():
-        write = write_text if isinstance(document, str) else write_json
-        write(draft / file_name, document)  # type: ignore[operator]
+        if isinstance(document, str):
+            write_text(draft / file_name, document)
+        else:
+            write_json(draft / file_name, document)
     files = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
     for file_name in files:
         fsync(draft / file_name)

@@ -1,6 +1,6 @@
 """A server that answers as the hub does: `fake_hub.py LOG` prints its address.
 
-It has TinyStories, and takes and gives back the files of one model, whose names it keeps without their folders.
+It has TinyStories, and takes and gives back the files of one model, whose names it keeps without folders.
 """
 
 import base64

@@ -21,7 +21,9 @@ V = 400
 
 def make(backbone_of, head="grouped-linear", vocab_size=V, **settings) -> CompressedLM:
     torch.manual_seed(0)
-    return CompressedLM(CompressedLMConfig(text_config=backbone_of("gpt2", vocab_size), head=head, **settings))
+    return CompressedLM(
+        CompressedLMConfig(text_config=backbone_of("gpt2", vocab_size), head=head, **settings)
+    )
 
 
 def rows(count: int, length: int = 16, ignored: float = 0.0) -> list[dict[str, list[int]]]:
@@ -64,7 +66,9 @@ def test_evaluate_gives_the_loss(backbone_of, tmp_path, head):
     model, data = make(backbone_of, head), rows(7, ignored=0.3)
     metrics = Trainer(model, arguments(tmp_path), eval_dataset=data).evaluate()
     model.eval()
-    losses = [model(*batch(part)[:1], labels=batch(part)[1]).loss.item() for part in (data[:3], data[3:6], data[6:])]
+    losses = [
+        model(*batch(part)[:1], labels=batch(part)[1]).loss.item() for part in (data[:3], data[3:6], data[6:])
+    ]
     assert metrics["eval_loss"] == pytest.approx(np.average(losses, weights=[3, 3, 1]), rel=1e-5)
 
 
@@ -126,7 +130,9 @@ def test_training_is_that_of_llama(backbone_of, tmp_path):
         )
         trainer.train()
         trainer.evaluate()
-        logs.append([row[key] for row in trainer.state.log_history for key in ("loss", "eval_loss") if key in row])
+        logs.append(
+            [row[key] for row in trainer.state.log_history for key in ("loss", "eval_loss") if key in row]
+        )
     assert len(logs[0]) == 5
     assert logs[0] == pytest.approx(logs[1], rel=1e-4)
 
@@ -135,7 +141,11 @@ def test_accumulation_equals_a_large_batch(backbone_of, tmp_path):
     data, results = rows(16, ignored=0.5), []
     for size, accumulate in ((8, 1), (2, 4)):
         model = make(backbone_of, "grouped-linear")
-        settings = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulate, "max_steps": 2}
+        settings = {
+            "per_device_train_batch_size": size,
+            "gradient_accumulation_steps": accumulate,
+            "max_steps": 2,
+        }
         Trainer(model, arguments(tmp_path, **settings), train_dataset=data).train()
         results.append(model.state_dict())
     for name, weight in results[0].items():
@@ -152,11 +162,15 @@ def test_label_smoothing_goes_through_the_head(backbone_of, tmp_path, head):
         expected = model.head(hidden, target, label_smoothing=0.1).loss.item()
         logits = model.head.log_prob(hidden)
         dense = F.cross_entropy(logits.flatten(0, 1), target.flatten(), label_smoothing=0.1).item()
-    trainer = HeadTrainer(model, arguments(tmp_path, label_smoothing_factor=0.1, max_steps=1), train_dataset=data)
+    trainer = HeadTrainer(
+        model, arguments(tmp_path, label_smoothing_factor=0.1, max_steps=1), train_dataset=data
+    )
     trainer.train()
     assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-3)
     plain = Trainer(
-        make(backbone_of, head), arguments(tmp_path, label_smoothing_factor=0.1, max_steps=1), train_dataset=data
+        make(backbone_of, head),
+        arguments(tmp_path, label_smoothing_factor=0.1, max_steps=1),
+        train_dataset=data,
     )
     plain.train()  # the logits of `Trainer` itself: right, and V wide
     assert plain.state.log_history[0]["loss"] == pytest.approx(dense, rel=1e-3)
@@ -168,7 +182,9 @@ def test_label_smoothing_builds_nothing_v_wide(backbone_of, tmp_path):
     largest = []
     for kind in (HeadTrainer, Trainer):
         trainer = kind(
-            make(backbone_of, "grouped", vocabulary), arguments(tmp_path, **settings), train_dataset=rows(4, 64)
+            make(backbone_of, "grouped", vocabulary),
+            arguments(tmp_path, **settings),
+            train_dataset=rows(4, 64),
         )
         largest.append(allocated_by(trainer.train).largest)
     tables = 4 * vocabulary * 32
@@ -176,7 +192,9 @@ def test_label_smoothing_builds_nothing_v_wide(backbone_of, tmp_path):
 
 
 def test_a_trainer_of_heads_wants_a_head(backbone_of, tmp_path):
-    with pytest.raises(TypeError, match="HeadTrainer trains a CompressedLM; a GPT2LMHeadModel goes with Trainer"):
+    with pytest.raises(
+        TypeError, match="HeadTrainer trains a CompressedLM; a GPT2LMHeadModel goes with Trainer"
+    ):
         HeadTrainer(GPT2LMHeadModel(backbone_of("gpt2")), arguments(tmp_path))
 
 
@@ -222,7 +240,9 @@ def test_resuming_gives_the_same_model(backbone_of, tmp_path):
     for name, weight in through.state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], weight)
     loaded = CompressedLM.from_pretrained(tmp_path / "a" / "checkpoint-6")
-    assert all(torch.equal(weight, through.state_dict()[name]) for name, weight in loaded.state_dict().items())
+    assert all(
+        torch.equal(weight, through.state_dict()[name]) for name, weight in loaded.state_dict().items()
+    )
 
 
 def test_bfloat16(backbone_of, tmp_path):
@@ -247,7 +267,9 @@ def test_compiled(backbone_of, tmp_path):
             arguments(tmp_path, torch_compile=compiled, torch_compile_backend="aot_eager", max_steps=3),
             train_dataset=rows(16),
             eval_dataset=rows(6),
-            compute_metrics=lambda seen: {"right": (seen.predictions[:, :-1] == seen.label_ids[:, 1:]).mean()},
+            compute_metrics=lambda seen: {
+                "right": (seen.predictions[:, :-1] == seen.label_ids[:, 1:]).mean()
+            },
         )
         trainer.train()
         metrics = trainer.evaluate()

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -42,7 +41,8 @@ assert "lm.model" not in sys.modules
 model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
 model.save_pretrained(other)  # and from there again
 tell = pipeline("text-generation", folder, trust_remote_code=True)
-print(repr(tell("Once upon", do_sample=False, max_new_tokens=12, return_full_text=False)[0]["generated_text"]))
+(told,) = tell("Once upon", do_sample=False, max_new_tokens=12, return_full_text=False)
+print(repr(told["generated_text"]))
 import lm.model
 assert type(model) is type(tell.model) is lm.model.CompressedLM
 again = AutoModelForCausalLM.from_pretrained(other)
@@ -191,7 +191,13 @@ def test_to_the_hub_and_back(finished, hub, tmp_path):
     assert out.splitlines()[-1] == "0.25 <|endoftext|>"
     import urllib.request
 
-    for name in ("compressed_lm.py", "config.json", "model.safetensors", "tokenizer_config.json", "README.md"):
+    for name in (
+        "compressed_lm.py",
+        "config.json",
+        "model.safetensors",
+        "tokenizer_config.json",
+        "README.md",
+    ):
         with urllib.request.urlopen(f"{address}/me/model/resolve/main/{name}") as answer:
             content = answer.read()
         if name == "README.md":  # the card of the run has stayed

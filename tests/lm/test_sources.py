@@ -1,8 +1,6 @@
 """Texts from files, from the built-in writer and from the hub, and what is said when they cannot be had."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa

@@ -47,7 +47,9 @@ def test_as_near_as_a_linear_layer_can_be(backbone_of, kind):
     assert flat.base_model is model.backbone
 
     with torch.no_grad():
-        hidden = model.backbone(input_ids=ids[8:]).last_hidden_state.flatten(0, 1).double().numpy()  # what it fits
+        hidden = (
+            model.backbone(input_ids=ids[8:]).last_hidden_state.flatten(0, 1).double().numpy()
+        )  # what it fits
         wanted = model(ids[8:]).logits.flatten(0, 1).double().exp().numpy()
 
     def loss(flattened):
@@ -67,7 +69,8 @@ def test_as_near_as_a_linear_layer_can_be(backbone_of, kind):
     with torch.no_grad():
         assert before == pytest.approx(model(held, labels=held).loss.item(), rel=1e-4)
         assert after == pytest.approx(
-            F.cross_entropy(flat(input_ids=held).logits[:, :-1].flatten(0, 1), held[:, 1:].flatten()).item(), rel=1e-4
+            F.cross_entropy(flat(input_ids=held).logits[:, :-1].flatten(0, 1), held[:, 1:].flatten()).item(),
+            rel=1e-4,
         )
 
 

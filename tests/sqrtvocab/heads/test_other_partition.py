@@ -17,7 +17,11 @@ def model(name, *args, **options) -> nn.Module:
 def test_the_groups_of_another_head(name):
     ordered = {"partition": Partition.random(V)}
     for saved, made, says in (
-        ((V, {"num_groups": 5}), (V, {}), "of a head with 5 groups of at most 10 classes, this one has 6 of at most 8"),
+        (
+            (V, {"num_groups": 5}),
+            (V, {}),
+            "of a head with 5 groups of at most 10 classes, this one has 6 of at most 8",
+        ),
         ((60, {}), (V, {}), "of a head with 7 groups of at most 9 classes"),
         ((V, {}), (V, ordered), "classes in the order of their indices, this head in an order of its own"),
         (

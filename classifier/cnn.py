@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classifier.config import EMBEDDING
+from classifier.config import EMBEDDING, TrainConfig
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Head, HeadOutput, Partition, make_head
-from sqrtvocab.training import UserError
+from sqrtvocab.training import BatchPlan, Runtime, UserError
+from sqrtvocab.training.memory import ADAM, require_memory
 
 IMAGE_SIZE = 100
 CHANNELS = (3, 32, 64, 128)
@@ -88,6 +89,29 @@ def make_classifier(head: str, partition: Partition, **options: Any) -> Classifi
     encoder = Encoder()  # before the head: with one seed it must begin alike whatever the head draws
     offered = {"partition": partition}
     return Classifier(encoder, make_head(head, EMBEDDING, partition.num_classes, offered, **options))
+
+
+def require_room(model: Classifier, config: TrainConfig, plan: BatchPlan, runtime: Runtime) -> None:
+    """Refuse micro-batches that the memory of the CPU does not hold.
+
+    Raises:
+        UserError: saying what a step takes.
+    """
+    if runtime.device.type != "cpu":  # a GPU says itself what it lacks
+        return
+    batch = min(config.batch_size, -(-plan.items(0) // plan.world_size))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    features = batch * IMAGE_SIZE**2 * CHANNELS[1]  # what the first layer alone hands on
+
+    def loss(twin: nn.Module) -> Tensor:
+        images = torch.zeros(batch, CHANNELS[0], IMAGE_SIZE, IMAGE_SIZE, dtype=torch.uint8)
+        with runtime.autocast():
+            return twin(images, torch.zeros(batch, dtype=torch.int64)).loss
+
+    def adam(twin: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adam(twin.parameters(), fused=True)
+
+    require_memory(model, adam, loss, ADAM * parameters + 4 * features, f"--batch-size {batch}")
 
 
 def parameter_table(model: Classifier) -> dict[str, int]:

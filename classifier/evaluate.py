@@ -20,7 +20,7 @@ from classifier.data import ceiling_of, image_batches, image_errors, in_batches,
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Partition
 from sqrtvocab.errors import UserError
-from sqrtvocab.training import Runtime, load_checkpoint, open_runtime, read_config, write_json
+from sqrtvocab.training import Runtime, load_checkpoint, open_runtime, write_json
 
 IntArray = npt.NDArray[np.int64]
 
@@ -104,12 +104,8 @@ def report(config: EvalConfig) -> None:
         UserError: for input that cannot be used.
         RunError: if a file of images turns out to be damaged, or a worker ends.
     """
-    try:
-        trained = TrainConfig.from_json(
-            read_config(config.run), **({"data": config.data} if config.data else {})
-        )
-    except UserError as error:
-        raise UserError(f"{config.run}: not a run of train_classifier: {error}") from error
+    moved = {} if config.data is None else {"data": config.data}
+    trained = TrainConfig.of_run(config.run, **moved)
     checkpoint = load_checkpoint(config.run, config.checkpoint)
     if checkpoint is None:
         raise UserError(f"{config.run}: no checkpoint `{config.checkpoint}`; the first evaluation writes it")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,57 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from filelock import FileLock
+from torch import nn
 from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, PreTrainedConfig
 
 from lm.config import TrainConfig
 from lm.model import CompressedLM, CompressedLMConfig, token_order
-from lm.text.corpus import pieces
-from lm.text.sources import Source
+from lm.text.corpus import Corpus, default_cache, open_corpus, pieces
+from lm.text.sources import Source, open_source
 from lm.text.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer, vocab_size_of
-from sqrtvocab import HeadCost, Partition
-from sqrtvocab.heads import head_class
-from sqrtvocab.training import UserError
+from sqrtvocab import Head, HeadCost, Partition
+from sqrtvocab.heads import head_class, make_head
+from sqrtvocab.training import BatchPlan, RunFolder, Runtime, UserError, write_text
+from sqrtvocab.training.memory import ADAM, require_free, require_memory
 
 GPT_NEO_WINDOW = 256  # of its local attention, in the paper
+
+
+def open_text(
+    config: TrainConfig, folder: RunFolder, say: Callable[[str], None]
+) -> tuple[Source, TextTokenizer, Corpus]:
+    """The text of a run, its tokenizer, and the text in tokens; on resuming, those that the run has.
+
+    Raises:
+        UserError: for data or a tokenizer that cannot be used, or a head that needs more than text has.
+    """
+    if missing := set(head_class(config.head).needs) - {"partition", "order", "weight"}:
+        raise UserError(f"--head {config.head}: needs {', '.join(sorted(missing))}, which text does not have")
+    cache, saved = config.cache or default_cache(), folder.saved
+    data = data_of(config, saved)
+    source = open_source(data, config.valid_fraction, config.text_column, say)
+    if config.data == "auto" and data != "auto":
+        source = replace(source, note=saved.get("data_note", ""))
+    # The file that a tokenizer came from may be gone, so the run's copy is taken. One learnt from the data is
+    # looked up instead: it tells whether these have changed.
+    copy = folder.path / "tokenizer.json"
+    is_same = config.tokenizer == saved.get("tokenizer") and not config.tokenizer.startswith("train:")
+    if is_same and copy.is_file():
+        tokenizer = replace(load_tokenizer(copy), name=config.tokenizer)
+    else:
+        tokenizer = open_tokenizer(config.tokenizer, source, cache)
+    return source, tokenizer, open_corpus(source, tokenizer, cache, say)
+
+
+def data_of(config: TrainConfig, saved: Mapping[str, Any]) -> str:
+    """The text to train on: on resuming, what the run has used so far.
+
+    Args:
+        saved: the settings of the run to go on with; empty for a new one.
+    """
+    # `auto` might find something else today, and a relative path means nothing in another folder.
+    moved = config.data == saved.get("data") and not Path(config.data).exists()
+    return str(saved.get("data_used", config.data)) if config.data == "auto" or moved else config.data
 
 
 def open_tokenizer(spec: str, source: Source, cache: Path) -> TextTokenizer:
@@ -47,6 +88,7 @@ def open_tokenizer(spec: str, source: Source, cache: Path) -> TextTokenizer:
                     # In pieces, with the same words: a huge text would take a hundred times its size.
                     texts = (piece for text in source.train for piece in pieces(text))
                     tokenizer = make_tokenizer(spec, lambda: texts)
+                    write_text(path.with_suffix(".sha256"), tokenizer.digest)
                     tokenizer.save(path)
         except OSError as error:
             raise UserError(f"--cache {cache}: cannot be written ({error.strerror or error})") from error
@@ -54,10 +96,14 @@ def open_tokenizer(spec: str, source: Source, cache: Path) -> TextTokenizer:
 
 
 def _kept(path: Path) -> TextTokenizer | None:
+    digest = path.with_suffix(".sha256")
     try:
-        return load_tokenizer(path)
+        tokenizer = load_tokenizer(path)
     except UserError:  # there is none, or a torn one
         return None
+    # A damaged one would be another vocabulary. (Older versions kept no digest.)
+    is_sound = not digest.exists() or digest.read_bytes() == tokenizer.digest.encode()
+    return tokenizer if is_sound else None
 
 
 def backbone_config(config: TrainConfig, tokenizer: TextTokenizer) -> PreTrainedConfig:
@@ -118,8 +164,11 @@ def build_model(
             is only a place for the one that comes with the weights to be loaded.
 
     Raises:
-        UserError: more groups than tokens.
+        UserError: more groups than tokens, or a model that no memory holds.
     """
+    d, layers = config.hidden_size, config.num_layers
+    weights = len(counts) * d + 12 * layers * d * d  # the embedding and the blocks; a head, too, has some
+    require_free(4 * weights, f"--hidden-size {d} --num-layers {layers}")
     frequencies = torch.from_numpy(counts)
     if config.num_groups is not None and config.num_groups > len(counts):
         raise UserError(f"--num-groups {config.num_groups}: there are only {len(counts):,} tokens")
@@ -130,13 +179,9 @@ def build_model(
     else:
         order = Partition.by_clusters(vectors, config.num_groups, frequencies, config.seed).order
     kind = head_class(config.head)
-    offered = {
-        "bias": config.prior,  # GPT-2's own output layer has none; a prior needs one
-        "chunk_size": config.chunk_size,
-        "modulation": config.modulation,
-        "rank": config.rank,
-    }
-    options = {name: value for name, value in offered.items() if value is not None and kind.takes(name)}
+    options = config.given_head_options()
+    if kind.takes("bias"):
+        options["bias"] = config.prior  # GPT-2's own output layer has none; a prior needs one
     is_ordered = order is not None and (kind.takes("partition") or kind.takes("order"))
     model = CompressedLM(
         CompressedLMConfig(
@@ -153,6 +198,55 @@ def build_model(
     if config.prior:
         model.head.init_prior(frequencies)
     return model, model.head.partition or Partition(len(counts), config.num_groups, order)
+
+
+def parameter_groups(model: CompressedLM, weight_decay: float) -> list[dict[str, object]]:
+    """Decay the backbone's matrices only: not its embeddings, not the head, whose shift holds the prior, not
+    the adapter, which begins as the identity."""
+    embeddings = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, nn.Embedding)
+        for parameter in module.parameters()
+    }
+    decayed: list[nn.Parameter] = []
+    kept: list[nn.Parameter] = []
+    for parameter in model.backbone.parameters():
+        is_matrix = parameter.dim() >= 2 and id(parameter) not in embeddings
+        (decayed if is_matrix else kept).append(parameter)
+    ours = {id(parameter) for parameter in (*decayed, *kept)}
+    top = [*model.head.parameters(), *(model.adapter.parameters() if model.adapter else ())]
+    kept += [parameter for parameter in top if id(parameter) not in ours]
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
+
+
+def make_optimizer(model: CompressedLM, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW as GPT-2 and its successors are trained."""
+    groups = parameter_groups(model, config.weight_decay)
+    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95), fused=True)
+
+
+def require_room(model: CompressedLM, config: TrainConfig, plan: BatchPlan, runtime: Runtime) -> None:
+    """Refuse micro-batches that the memory of the CPU does not hold.
+
+    Raises:
+        UserError: saying what a step takes.
+    """
+    if runtime.device.type != "cpu":  # a GPU says itself what it lacks
+        return
+    sequences, length = min(config.batch_size, -(-plan.items(0) // plan.world_size)), config.seq_len
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    kept = 1 if config.checkpoint_activations else 8  # hidden states of a block, at least, for its gradient
+    states = sequences * length * config.hidden_size * config.num_layers * kept
+
+    def loss(twin: nn.Module) -> torch.Tensor:
+        ids = torch.zeros(sequences, length, dtype=torch.int64)
+        with runtime.autocast():
+            return twin(input_ids=ids, shift_labels=ids, num_items_in_batch=1).loss
+
+    flags = f"--batch-size {sequences} with --seq-len {length}"
+    make = partial(make_optimizer, config=config)
+    require_memory(model, make, loss, ADAM * parameters + 4 * states, flags)
 
 
 def parameter_table(model: CompressedLM) -> dict[str, int]:
@@ -175,3 +269,25 @@ def head_cost(model: CompressedLM, counts: npt.NDArray[np.int64]) -> HeadCost:
     cost = model.head.cost(torch.from_numpy(counts))
     adapter = 0 if model.adapter is None else model.adapter.weight.numel()
     return replace(cost, multiply_adds=cost.multiply_adds + adapter)
+
+
+def describe_costs(model: CompressedLM, counts: npt.NDArray[np.int64], tokens: int) -> dict[str, str]:
+    """A phrase for what the head costs in micro-batches of so many tokens, and one for the flat head."""
+    with torch.device("meta"):
+        flat = make_head("flat", model.head.in_features, model.head.num_classes)
+    costs = {"costs": head_cost(model, counts), "flat costs": flat.cost()}
+    return {name: cost.describe(tokens, "token") for name, cost in costs.items()}
+
+
+def describe_head(config: TrainConfig, head: Head, partition: Partition) -> str:
+    """One line about the head; `partition` is what group accuracy is reported by."""
+    parts = [
+        config.head,
+        head.describe(),
+        f"by {config.grouping}" if head.has_groups or head.frequent_first else None,
+        "prior" if config.prior else None,
+        "through an adapter" if config.adapter else None,
+    ]
+    groups = f"{partition.num_groups:,} groups of at most {partition.group_size:,} classes"
+    known = "" if head.has_groups else f"; group accuracy by {groups}, by {config.grouping}"
+    return ", ".join(filter(None, parts)) + known

@@ -8,24 +8,18 @@ import tyro
 
 from lm.config import EvalConfig, JudgeConfig, SampleConfig, TrainConfig
 from lm.presets import PRESETS
-from sqrtvocab.flags import one_line_errors, saved_config, scout
+from sqrtvocab.errors import exit_code
+from sqrtvocab.flags import one_line_errors
+from sqrtvocab.settings import parse_run_flags
 
 Config = TypeVar("Config")
 
 
 def train_main() -> int:
     """`train_lm`, also `python -m lm.train`. Returns the exit code."""
-    with one_line_errors("train_lm"):
-        given = scout("--preset", "--resume")
-        preset = PRESETS.get(
-            given["--preset"] or "default", TrainConfig()
-        )  # a wrong name is tyro's to report
-        if given["--resume"] not in (None, "auto"):
-            preset = saved_config(given, "train_lm", TrainConfig.from_json)
-        config = tyro.cli(TrainConfig, prog="train_lm", default=preset)
+    config = parse_run_flags(TrainConfig, PRESETS)
 
     from lm.train import train
-    from sqrtvocab.training import exit_code
 
     return exit_code("train_lm", lambda: train(config))
 
@@ -35,7 +29,6 @@ def eval_main() -> int:
     config = _parse(EvalConfig, "eval_lm")
 
     from lm.evaluate import report
-    from sqrtvocab.training import exit_code
 
     return exit_code("eval_lm", lambda: report(config))
 
@@ -44,10 +37,9 @@ def sample_main() -> int:
     """`sample_lm`. Returns the exit code."""
     config = _parse(SampleConfig, "sample_lm")
 
-    from lm.sample import tell
-    from sqrtvocab.training import exit_code
+    from lm.sample import sample
 
-    return exit_code("sample_lm", lambda: tell(config))
+    return exit_code("sample_lm", lambda: sample(config))
 
 
 def judge_main() -> int:
@@ -55,7 +47,6 @@ def judge_main() -> int:
     config = _parse(JudgeConfig, "judge_lm")
 
     from lm.judge.command import judge
-    from sqrtvocab.training import exit_code
 
     return exit_code("judge_lm", lambda: judge(config))
 

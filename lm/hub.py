@@ -10,7 +10,6 @@ from typing import Any
 
 from tokenizers import Tokenizer, processors
 
-from lm.config import TrainConfig
 from lm.presets import PRESETS
 from lm.text.tokenizer import TextTokenizer
 from sqrtvocab.flags import flag
@@ -113,11 +112,11 @@ def model_card(settings: Mapping[str, Any], state: Mapping[str, Any]) -> str:
 
 def command(settings: Mapping[str, Any]) -> str:
     """The call of `train_lm` that these settings came from, less what says where to compute and to save."""
-    config = TrainConfig.from_json(dict(settings))
-    usual = PRESETS[config.preset].to_json()
-    parts = ["train_lm", *(["--preset", config.preset] if config.preset != "default" else [])]
-    for name, value in config.to_json().items():
-        if name in _NOT_FOR_OTHERS or value == usual[name]:
+    preset = settings["preset"]
+    parts = ["train_lm", *(["--preset", preset] if preset != "default" else [])]
+    for name, usual in PRESETS[preset].to_json().items():
+        value = settings[name]
+        if name in _NOT_FOR_OTHERS or value == usual:
             continue
         if isinstance(value, bool):
             parts.append(flag(name) if value else flag(f"no_{name}"))

@@ -20,8 +20,9 @@ from lm.hub import CODE, CODE_FILE, model_card, tokenizer_files
 from lm.model import CompressedLM
 from lm.text.tokenizer import TextTokenizer, load_tokenizer
 from sqrtvocab import Head, Partition
+from sqrtvocab.atomic import read_json, read_sealed, sealed
 from sqrtvocab.errors import UserError
-from sqrtvocab.training import Runtime, load_checkpoint, read_config, save_checkpoint, write_json
+from sqrtvocab.training import Document, Runtime, load_checkpoint, read_config, write_json
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,11 @@ def load_run(run: Path, checkpoint: str, runtime: Runtime) -> TrainedRun:
     Raises:
         UserError: no run, no checkpoint, a damaged one, or one that does not fit the tokenizer beside it.
     """
-    settings = read_config(run)
-    try:
-        config = TrainConfig.from_json(settings)
-        found_at_start = {"data_used": str, "groups": int}
-        for name, kind in found_at_start.items():
-            if not isinstance(settings.get(name), kind):
-                raise UserError(f"the setting '{name}' cannot be {settings.get(name)!r}")
-    except UserError as error:
-        raise UserError(f"{run / 'config.json'}: not the settings of a run of train_lm: {error}") from error
+    settings, config = read_config(run), TrainConfig.of_run(run)
+    for name, kind in {"data_used": str, "groups": int}.items():  # found out at the start of the run
+        if not isinstance(settings.get(name), kind):
+            path = run / "config.json"
+            raise UserError(f"{path}: the setting '{name}' cannot be {settings.get(name)!r}")
     found = load_checkpoint(run, checkpoint)
     if found is None:
         raise UserError(f"{run}: no checkpoint `{checkpoint}`; the first evaluation writes it")
@@ -62,7 +59,7 @@ def load_run(run: Path, checkpoint: str, runtime: Runtime) -> TrainedRun:
     vocab_size = model.config.get_text_config().vocab_size
     if tokenizer.digest != settings.get("tokenizer_digest") or tokenizer.vocab_size != vocab_size:
         raise UserError(
-            f"{run / 'tokenizer.json'}: not the tokenizer that this model was trained with "
+            f"{run / 'tokenizer.json'}: damaged, or not the tokenizer that this model was trained with "
             f"({tokenizer.vocab_size:,} tokens here, {vocab_size:,} in the model)"
         )
     return TrainedRun(config, settings, found.state, model.to(runtime.device).eval(), tokenizer)
@@ -90,42 +87,41 @@ def embedding_of(run: Path, tokenizer: TextTokenizer, runtime: Runtime) -> torch
     return trained.model.get_input_embeddings().weight.detach()  # type: ignore[operator]
 
 
-def save_model(
-    run: Path,
-    name: str,
-    model: CompressedLM,
-    state: dict[str, Any],
-    training: dict[str, Any] | None = None,
-) -> None:
-    """Write the checkpoint `run`/`name`, in a form that `from_pretrained` and `pipeline` read too.
-
-    The run's settings and its tokenizer must be in the folder already.
-    """
+def model_documents(model: CompressedLM, tokenizer: TextTokenizer) -> dict[str, Document]:
+    """The files beside the weights that make a checkpoint one for `from_pretrained` and `pipeline`, too."""
     context = int(model.config.max_position_embeddings)
     generation = json.loads(model.generation_config.to_json_string())
     # Without a length of its own, a `pipeline` writes 256 tokens, more than a short context holds.
-    generation |= {"max_new_tokens": min(256, context // 2), "pad_token_id": generation["eos_token_id"]}
-    tokenizer = load_tokenizer(run / "tokenizer.json")
-    documents = {
+    generation |= {"max_new_tokens": min(256, context // 2), "pad_token_id": tokenizer.end}
+    return {
         "config.json": {**json.loads(model.config.to_json_string()), "architectures": [type(model).__name__]},
         "generation_config.json": generation,
         CODE_FILE: CODE,
         **tokenizer_files(tokenizer, context),
-        "README.md": model_card(read_config(run), state),
+        "README.md": model_card,  # of the settings and the state at that time
     }
-    save_checkpoint(run, name, model, state, training, documents)
 
 
 def write_partition(run: Path, head: Head, partition: Partition) -> None:
     """Keep what "group" means for a head that does not know it itself."""
     if head.partition is None and partition.order is not None:
-        write_json(run / "order.json", partition.order.tolist())
+        write_json(run / "order.json", sealed({"order": partition.order.tolist()}))
 
 
 def read_partition(run: Path, head: Head, num_groups: int) -> Partition:
-    """What "group" means for the head of this run."""
+    """What "group" means for the head of this run.
+
+    Raises:
+        UserError: `order.json` is damaged.
+    """
     if head.partition is not None:
         return head.partition
     path = run / "order.json"
-    order = torch.tensor(json.loads(path.read_text("utf-8"))) if path.exists() else None
-    return Partition(head.num_classes, num_groups, order)
+    if not path.exists():
+        return Partition(head.num_classes, num_groups)
+    is_plain = isinstance(read_json(path), list)  # as older versions wrote it
+    order: Any = read_json(path) if is_plain else read_sealed(path).get("order")
+    try:
+        return Partition(head.num_classes, num_groups, torch.tensor(order))
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise UserError(f"{path}: not an order of the {head.num_classes:,} tokens ({error})") from error

@@ -13,7 +13,7 @@ from lm.runs import load_run
 from sqrtvocab.training import UserError, open_runtime
 
 
-def tell(config: SampleConfig) -> None:
+def sample(config: SampleConfig) -> None:
     """Run `sample_lm`: stories go to stdout, whatever else there is to say to stderr.
 
     Raises:

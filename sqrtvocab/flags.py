@@ -1,4 +1,4 @@
-"""What the commands do before they import torch: read flags, and refuse bad ones in one line.
+"""What the commands do before they import torch: read flags and settings, refuse bad ones in one line.
 
 Imports no torch: `--help` must not wait for it.
 """
@@ -8,22 +8,56 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
+import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from sqrtvocab import __version__
-from sqrtvocab.errors import UserError
+from sqrtvocab.errors import UserError, exit_code, open_streams, shortened
 
-Config = TypeVar("Config")
+Device = Literal["auto", "cuda", "mps", "cpu"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Schedule = Literal["constant", "cosine"]
+_MOST = 2**53
+
+
+@dataclass(frozen=True)
+class Flags:
+    """A command's flags: a field is a flag, and all complaints about the values come at once."""
+
+    def __post_init__(self) -> None:
+        # Numbers that nobody can mean first: to look at the rest may mean to compute with them.
+        if problems := beyond_reason(self) or self.problems():
+            raise UserError("; ".join(problems))
+
+    def problems(self) -> list[str]:
+        """What is wrong with the values, each complaint naming its flag."""
+        return []
 
 
 def flag(field: str) -> str:
     """The flag of a field."""
     return "--" + field.replace("_", "-")
+
+
+def beyond_reason(config: Any) -> list[str]:
+    """A complaint for each number larger than any that can be meant: 2^53, to which a float counts exactly.
+    Seeds are names, not numbers; what is infinite is for `at_least` and `positive` to refuse."""
+    numbers = {
+        field.name: value
+        for field in fields(config)
+        if isinstance(value := getattr(config, field.name), int | float) and field.name != "seed"
+    }
+    return [
+        f"{flag(name)} must be at most {_MOST}, got {shortened(value)}"
+        for name, value in numbers.items()
+        if abs(value) > _MOST and abs(value) != math.inf
+    ]
 
 
 def at_least(config: object, least: int, *names: str) -> list[str]:
@@ -50,11 +84,45 @@ def positive(config: object, *names: str) -> list[str]:
 def seed_fits(config: Any) -> list[str]:
     """A complaint if the field `seed` is set to more than torch takes."""
     seed = config.seed
-    return [f"--seed must be below 2^63, got {seed}"] if seed is not None and seed >= 2**63 else []
+    is_too_large = seed is not None and seed >= 2**63
+    return [f"--seed must be below 2^63, got {shortened(seed)}"] if is_too_large else []
 
 
-def scout(*names: str) -> dict[str, str | None]:
-    """The values of a few flags of the command line, which decide about the defaults of the others.
+def to_plain(value: Any) -> Any:
+    """A field's value as JSON has it; the inverse of `from_plain`."""
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def from_plain(value: Any, kind: Any) -> Any:
+    """A value of JSON as a field of type `kind` holds it: a list as a tuple, a string as a path.
+
+    Raises:
+        TypeError: if it is no value of that type.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return from_plain(value, arguments[0])
+    if origin is Literal and any(value == choice and type(value) is type(choice) for choice in arguments):
+        return value
+    if origin in (Union, UnionType):
+        for one in arguments:
+            with contextlib.suppress(TypeError):
+                return from_plain(value, one)
+    if origin is tuple and isinstance(value, list):  # tuple[X, ...]
+        return tuple(from_plain(item, arguments[0]) for item in value)
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if kind is float and type(value) in (int, float):
+        return value
+    if origin is None and type(value) is kind:  # not isinstance: True is no number here
+        return value
+    raise TypeError(f"{value!r} is not of type {kind}")
+
+
+def peek_flags(*names: str) -> dict[str, str | None]:
+    """The values of a few flags of the command line, on which the defaults of the others depend.
 
     Says nothing about mistakes: tyro reads everything once more.
     """
@@ -64,51 +132,31 @@ def scout(*names: str) -> dict[str, str | None]:
     return vars(parser.parse_known_args()[0])
 
 
-def saved_config(given: Mapping[str, str | None], program: str, from_json: Callable[..., Config]) -> Config:
-    """The settings of the run that `--resume RUN` continues.
-
-    Args:
-        given: what `scout` found of --resume and --preset.
-
-    Raises:
-        UserError: there is no run in that folder, or one of something else; or a preset, too.
-    """
-    run = str(given["--resume"])
-    if given["--preset"] is not None:
-        raise UserError(f"--preset: {run} has its own settings; leave the flag away")
-    path = Path(run) / "config.json"
-    if not path.is_file():
-        raise UserError(f"--resume {run}: no run in that folder (it has no config.json)")
-    try:
-        return from_json(json.loads(path.read_text("utf-8")), resume=run, out=None)
-    except (UserError, OSError, TypeError, ValueError) as error:
-        raise UserError(f"--resume {run}: not a run of {program}: {error}") from error
-
-
-def answer_version(program: str, arguments: Sequence[str]) -> None:
-    """If that is all that was asked, print the version and exit."""
-    if list(arguments) == ["--version"]:
-        print(f"{program} {__version__}")
-        raise SystemExit(0)
-
-
 @contextlib.contextmanager
 def one_line_errors(program: str) -> Iterator[None]:
     """tyro's answer to bad flags is a box of many lines; say the same in one, and exit with code 2.
 
     Answers `--version`, too.
     """
-    answer_version(program, sys.argv[1:])
     box = io.StringIO()
+    problem: Exception | None = None
+    open_streams()
+    if sys.argv[1:] == ["--version"]:
+        raise SystemExit(exit_code(program, lambda: print(f"{program} {__version__}")))
     try:
         with contextlib.redirect_stderr(box):
             yield
-    except (UserError, SystemExit) as error:
-        if isinstance(error, SystemExit) and not error.code:  # --help
-            raise
-        message: Any = error if isinstance(error, UserError) else one_line(box.getvalue())
-        print(f"{program}: {message}", file=sys.stderr)
-        raise SystemExit(2) from None
+            return
+    except (UserError, OSError) as error:
+        problem = error
+    except SystemExit as error:
+        problem = UserError(one_line(box.getvalue())) if error.code else None  # None: --help
+    raise SystemExit(exit_code(program, lambda: _raise(problem)))
+
+
+def _raise(problem: Exception | None) -> None:
+    if problem is not None:
+        raise problem
 
 
 def one_line(box: str) -> str:

@@ -6,19 +6,18 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from sqrtvocab.errors import UserError
-
-Device = Literal["auto", "cuda", "mps", "cpu"]
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
+from sqrtvocab.errors import RunError, UserError
+from sqrtvocab.flags import Device, Precision
+from sqrtvocab.training.ranks import Heartbeat, is_lost_connection
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -32,7 +31,7 @@ class Runtime:
     dtype: torch.dtype
     reason: str  # why this dtype
     seed: int
-    rank: int
+    rank: int  # of this process among all; `--rank` and `head.rank` are those of a matrix
     world_size: int
 
     @property
@@ -47,6 +46,11 @@ class Runtime:
         ranks = f", {self.world_size} ranks" if self.world_size > 1 else ""
         return f"{name}{threads}{ranks}, {str(self.dtype).removeprefix('torch.')} ({self.reason})"
 
+    def say(self, line: str) -> None:
+        """Print a line on stderr, once for all ranks."""
+        if self.is_main:
+            print(line, file=sys.stderr, flush=True)
+
     def autocast(self) -> AbstractContextManager[object]:
         """The context for forward passes. Backward passes belong outside it."""
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not torch.float32)
@@ -54,6 +58,12 @@ class Runtime:
     def scaler(self) -> torch.amp.GradScaler:
         """A gradient scaler, which does nothing unless the dtype is float16."""
         return torch.amp.GradScaler(self.device.type, enabled=self.dtype is torch.float16)
+
+    def replicate(self, model: nn.Module) -> nn.Module:
+        """`model`, wrapped so that all ranks train one and the same if there are several."""
+        if self.world_size == 1:
+            return model
+        return DistributedDataParallel(model, forward_sync_buffers=False, gradient_as_bucket_view=True)
 
     def seed_step(self, step: int) -> None:
         """Make all random draws of optimiser step `step` a function of (seed, step, rank).
@@ -175,6 +185,7 @@ def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Ru
 
     Raises:
         UserError: if the device or the number format cannot be had.
+        RunError: if another rank has ended, or there is no more memory.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
@@ -192,7 +203,37 @@ def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Ru
         # sync.
         dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
     torch.manual_seed(seed)
-    yield Runtime(place, dtype, reason, seed, rank, world_size)
+    with _memory_errors(), _several_ranks(rank, world_size) if world_size > 1 else nullcontext():
+        yield Runtime(place, dtype, reason, seed, rank, world_size)
+
+
+@contextmanager
+def _memory_errors() -> Iterator[None]:
+    """Turn what torch says when there is no more memory into a `RunError`."""
+    try:
+        yield
+    except RuntimeError as error:  # a GPU's OutOfMemoryError is one
+        problem = str(error).partition("\n")[0].rpartition("] ")[2]  # the CPU's comes after a place in C++
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in problem:
+            raise
+        raise RunError(f"not enough memory: {problem[:300]}; try a smaller --batch-size") from error
+
+
+@contextmanager
+def _several_ranks(rank: int, world_size: int) -> Iterator[None]:
+    """Watch the other ranks, and part from them at the end."""
+    heartbeat = None
+    if dist.is_initialized():
+        heartbeat = Heartbeat(dist.distributed_c10d._get_default_store(), rank, world_size)
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_lost_connection(error):
+            raise
+        raise RunError(
+            "the connection to another rank is lost: it has failed or was killed; go on with --resume auto"
+        ) from error
     # Only after success: when a rank has failed the others may be gone, and a tidy goodbye could hang.
-    if world_size > 1:
+    if heartbeat is not None:
+        heartbeat.close()
         dist.destroy_process_group()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
-Schedule = Literal["constant", "cosine"]
+import torch
+
+from sqrtvocab.flags import Schedule
+from sqrtvocab.settings import StepFlags
 
 
 def learning_rate(
@@ -22,3 +24,19 @@ def learning_rate(
         return peak
     progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)  # [0, 1)
     return peak * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, config: StepFlags, step: int, total_steps: int
+) -> float:
+    """Give `optimizer` the learning rate of step `step` by the flags, and return it."""
+    rate = learning_rate(
+        step,
+        peak=config.lr,
+        total_steps=total_steps,
+        warmup_steps=config.warmup_steps,
+        schedule=config.schedule,
+    )
+    for parameter_group in optimizer.param_groups:
+        parameter_group["lr"] = rate
+    return rate

@@ -1,5 +1,6 @@
 """Bad input ends with exit code 2 and one line that names the flag or file at fault, and writes nothing."""
 
+import json
 import os
 import shutil
 from collections import namedtuple
@@ -58,7 +59,7 @@ def test_a_checkpoint_of_another_run(train, complaint, finished, flags, says):
 
 def test_resuming_what_is_not_there(train, complaint, tmp_path):
     line = complaint(train("--resume", tmp_path / "none"))
-    assert f"--resume {tmp_path}/none: no run in that folder" in line
+    assert f"--resume {tmp_path}/none: no run folder (it has no config.json)" in line
 
 
 def test_a_corrupt_checkpoint_falls_back_loudly(train, complaint, finished, tmp_path):
@@ -99,7 +100,10 @@ def test_a_run_folder_that_cannot_be(train, complaint, tmp_path, out, says):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--head", "nonsense"), "nonsense"),
+        (
+            ("--head", "nonsense"),
+            "--head nonsense: no head has this name; choose flat, grouped, grouped-linear, ",
+        ),
         (("--nonsense",), "--nonsense"),
         (("--seed", 2**63), "--seed must be below 2^63"),
         (("--head", "flat", "--modulation", "film"), "--modulation is for --head grouped, not flat"),
@@ -118,7 +122,10 @@ def test_a_cosine_cannot_be_stretched(train, complaint, tmp_path):
     flags = ["--schedule", "cosine", "--out", tmp_path / "r"]
     assert train(*flags, "--max-steps", 1).code == 0
     line = complaint(train(*flags, "--max-steps", 2, "--resume", "auto"))
-    assert "total steps is 1 there and 2 here" in line
+    assert line == (
+        f"train_classifier: --resume: {tmp_path}/r follows a cosine that cannot be stretched: total steps is "
+        "1 there and 2 here; give the same --epochs and --max-steps, or --schedule constant"
+    )
     assert train("--max-steps", 2, "--out", tmp_path / "r", "--resume", "auto").code == 0
 
 
@@ -130,6 +137,7 @@ def test_the_same_options_in_other_words(train, finished, tmp_path):
 
 def test_fewer_images_than_ranks(train, complaint, monkeypatch, tmp_path):
     monkeypatch.setattr("sqrtvocab.training.runtime.dist.init_process_group", lambda backend: None)
+    monkeypatch.setattr("sqrtvocab.training.runtime.dist.all_reduce", lambda values, operation: None)
     line = complaint(train("--out", tmp_path / "r", WORLD_SIZE="49"))
     assert "48 training and 48 validation images are too few for 49 ranks" in line
 
@@ -138,7 +146,7 @@ def test_all_bad_flags_at_once(train, complaint):
     line = complaint(train("--lr", -1, "--epochs", 0, "--num-groups", 7, "--only", "shape=cirle"))
     for part in (
         "--lr must be a positive number, got -1.0",
-        "--epochs must be at least 1, got 0",
+        "--epochs must be a positive number, got 0",
         "--num-groups needs --grouping index or random",
         "--only: unknown shape 'cirle' (did you mean 'circle'?)",
     ):
@@ -153,7 +161,37 @@ def test_more_groups_than_classes(train, complaint, tmp_path):
 def test_evaluating_what_is_no_run(score, complaint, tmp_path):
     assert "no run folder" in complaint(score(tmp_path))
     (tmp_path / "config.json").write_text("{}")
-    assert "not a run of train_classifier" in complaint(score(tmp_path))
+    line = complaint(score(tmp_path))
+    assert f"{tmp_path}/config.json: not the settings of a run of train_classifier: " in line
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (
+            {"lr": "high", "only": "shape=circle"},
+            "'only' cannot be 'shape=circle'; the setting 'lr' cannot be",
+        ),
+        ({"data": 5}, "the setting 'data' cannot be 5"),
+        ({"workers": True}, "the setting 'workers' cannot be True"),
+        ({"schedule": "linear"}, "the setting 'schedule' cannot be 'linear'"),
+        ({"head": "gone"}, "--head gone: no head has this name"),
+    ],
+)
+def test_damaged_settings_of_a_run(train, bare_train, score, complaint, finished, tmp_path, damage, says):
+    """The line names the file and the setting, whichever command reads it."""
+    out = tmp_path / "r"
+    shutil.copytree(finished, out)
+    path = out / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    begins = f"{path}: not the settings of a run of train_classifier: "
+    for line, command in (
+        (complaint(score(out)), "eval_classifier: "),
+        (complaint(bare_train("--resume", out)), "train_classifier: --resume "),
+        (complaint(train("--resume", "auto", "--out", out)), "train_classifier: "),
+    ):
+        assert line.startswith(command + begins)
+        assert says in line
 
 
 # ---- images on disk

@@ -8,11 +8,12 @@ import torch
 from PIL import Image
 
 from classifier.cnn import Classifier, Encoder, make_classifier, make_partition
-from classifier.config import TrainConfig, UserError
+from classifier.config import TrainConfig
 from classifier.evaluate import evaluate
 from shapesgen import ShapesDataset
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import HEADS, Partition
+from sqrtvocab.errors import UserError
 
 
 @pytest.mark.parametrize("head", HEADS)

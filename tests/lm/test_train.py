@@ -2,26 +2,28 @@
 
 import json
 import math
+import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lm.build import head_cost, parameter_table
+from lm.build import build_model, data_of, head_cost, parameter_table
 from lm.config import TrainConfig
+from lm.evaluate import evaluate
 from lm.model import CompressedLM, CompressedLMConfig
 from lm.presets import PRESETS
-from lm.train import data_of, train
+from lm.train import train
 from sqrtvocab import FlatHead, Partition
-from sqrtvocab.training import RunError, UserError, read_metrics
+from sqrtvocab.settings import read_config
+from sqrtvocab.training import RunError, UserError, load_checkpoint, read_metrics
 
 MEASURED = ("minutes", "speed/tokens_per_s", "memory/peak")  # differ from run to run
 
@@ -43,21 +45,20 @@ def same_weights(one, other, name="last", **tolerance):
             assert torch.equal(weight, theirs[key]), key
 
 
-def wait_for_step(run, step):
-    for _ in range(3000):
-        path = run / "metrics.jsonl"
-        if path.exists() and any(row["step"] >= step for row in read_metrics(path)):
-            return
-        time.sleep(0.02)
-    pytest.fail(f"{run} never came to step {step}")
-
-
 # ---- what it writes ----
 
 
 def test_the_run_folder_tells_everything(finished):
     names = {path.name for path in finished.iterdir() if not path.name.startswith("events")}
-    assert names == {"config.json", "tokenizer.json", "metrics.jsonl", "best", "last", "last.previous"}
+    assert names == {
+        ".lock",
+        "config.json",
+        "tokenizer.json",
+        "metrics.jsonl",
+        "best",
+        "last",
+        "last.previous",
+    }
     settings = json.loads((finished / "config.json").read_text())
     assert settings["vocab_size"] == 300
     assert settings["groups"] == math.isqrt(300)
@@ -195,7 +196,7 @@ def test_clusters_of_a_runs_embeddings(run, tiny, finished, tmp_path, head):
     vectors = load_file(finished / "best" / "model.safetensors")["backbone.wte.weight"]
     sizes = torch.bincount(Partition(300).split(torch.arange(300))[0])
     if head == "flat":
-        order = torch.tensor(json.loads((out / "order.json").read_text()))
+        order = torch.tensor(json.loads((out / "order.json").read_text())["order"])
     else:
         order = CompressedLM.from_pretrained(out / "best").head.partition.order
     near = Partition(300, order=order).split(torch.arange(300))[0]
@@ -258,7 +259,7 @@ def test_resumed_is_as_if_never_stopped(run, tiny, tmp_path):
     assert records(tmp_path / "whole") == records(tmp_path / "parts")
 
 
-def test_killed_and_resumed_is_as_if_nothing_had_happened(start, run, tiny, tmp_path):
+def test_killed_and_resumed_is_as_if_nothing_had_happened(start, run, tiny, tmp_path, wait_for_step):
     flags = [*tiny, "--eval-every", 5, "--max-steps", 40]
     assert run("train", *flags, "--out", tmp_path / "whole").code == 0
     killed = start("train", *flags, "--out", tmp_path / "parts")
@@ -275,7 +276,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(start, run, tiny, tmp_
 def test_a_run_goes_on_with_another_learning_rate_and_says_so(run, tiny, tmp_path):
     """What the message of a loss that is not finite advises."""
     flags = [*tiny, "--out", tmp_path / "r"]
-    broken = run("train", *flags, "--lr", "1e30", "--eval-every", 1, "--max-steps", 9)
+    broken = run("train", *flags, "--lr", "9e15", "--eval-every", 1, "--max-steps", 9)
     assert broken.code == 1
     assert "not finite" in broken.err
     assert run("train", *flags, "--max-steps", 1).code == 2  # the folder is taken
@@ -293,7 +294,7 @@ def test_a_lower_learning_rate_on_resuming_is_told(run, tiny, tmp_path):
     assert "lr from 0.002 to 0.001" in result.err
 
 
-def test_ctrl_c_saves(start, run, tiny, tmp_path):
+def test_ctrl_c_saves(start, run, tiny, tmp_path, wait_for_step):
     flags = [*tiny, "--eval-every", 10_000, "--epochs", 500, "--out", tmp_path / "r"]
     process = start("train", *flags)
     wait_for_step(tmp_path / "r", 3)
@@ -310,6 +311,64 @@ def test_ctrl_c_saves(start, run, tiny, tmp_path):
     assert "nothing to do" in result.err
 
 
+def test_what_was_evaluated_is_not_evaluated_again(run, tiny, tmp_path, monkeypatch):
+    """The signal comes in the middle of the evaluation of step 2."""
+
+    def evaluate_then_stop(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(*arguments)
+
+    monkeypatch.setattr("lm.train.evaluate", evaluate_then_stop)
+    result = run("train", *tiny, "--eval-every", 2, "--max-steps", 9, "--out", tmp_path / "r")
+    assert result.code == 0, result.err
+    assert [row["step"] for row in records(tmp_path / "r") if "loss/validation" in row] == [2]
+    assert "stopped after step 2: SIGTERM received" in result.err
+
+
+def test_a_signal_saves_before_it_evaluates(run, tiny, tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise RunError("killed here, for the grace period is over")
+
+    monkeypatch.setattr("lm.train.evaluate", fail)
+    assert run("train", *tiny, "--max-minutes", 1e-6, "--out", tmp_path / "r").code == 1
+    assert load_checkpoint(tmp_path / "r", "last").state["step"] == 1
+
+
+def test_a_validation_loss_that_is_not_finite_is_not_saved(run, tiny, tmp_path, monkeypatch):
+    def spoiled(*arguments):
+        return replace(evaluate(*arguments), loss=math.nan)
+
+    monkeypatch.setattr("lm.train.evaluate", spoiled)
+    result = run("train", *tiny, "--max-steps", 1, "--out", tmp_path / "r")
+    assert result.code == 1
+    assert "the validation loss was not finite at step 1; " in result.err.splitlines()[-1]
+    assert not (tmp_path / "r" / "last").exists()
+
+
+def test_ctrl_c_before_the_first_step_ends_the_command(run, tiny, tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        return build_model(*arguments)
+
+    monkeypatch.setattr("lm.train.build_model", interrupted)
+    result = run("train", *tiny, "--out", tmp_path / "r")
+    assert (result.code, result.err.splitlines()[-1]) == (130, "train_lm: interrupted")
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_cosine_cannot_be_stretched(run, complaint, tiny, tmp_path):
+    flags = [*tiny, "--schedule", "cosine", "--out", tmp_path / "r"]
+    assert run("train", *flags, "--max-steps", 1).code == 0
+    assert complaint(run("train", *flags, "--max-steps", 2, "--resume", "auto")) == (
+        f"train_lm: --resume: {tmp_path}/r follows a cosine that cannot be stretched: total steps is 1 there "
+        "and 2 here; give the same --epochs and --max-steps, or --schedule constant"
+    )
+    flags += ["--schedule", "constant", "--max-steps", 2, "--resume", "auto"]
+    result = run("train", *flags)
+    assert result.code == 0, result.err
+    assert "changed    schedule from cosine to constant" in result.err
+
+
 def test_a_batch_in_parts_is_the_same_batch(run, tiny, tmp_path):
     for name, size, parts in (("one", 8, 1), ("two", 4, 2)):
         flags = ["--batch-size", size, "--accumulate", parts, "--max-steps", 3, "--out", tmp_path / name]
@@ -317,20 +376,11 @@ def test_a_batch_in_parts_is_the_same_batch(run, tiny, tmp_path):
     same_weights(tmp_path / "one", tmp_path / "two", rtol=1e-3, atol=1e-5)
 
 
-def test_two_ranks_learn_what_one_does(start, run, tiny, tmp_path):
+def test_two_ranks_learn_what_one_does(start, run, tiny, two_ranks, tmp_path):
     flags = [*tiny, "--max-steps", 4, "--eval-every", 2]
     assert run("train", *flags, "--batch-size", 8, "--out", tmp_path / "one").code == 0
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    ranks = [
-        start(
-            "train", *flags, "--batch-size", 4, "--out", tmp_path / "two",
-            RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2",
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
+    flags += ["--batch-size", 4, "--out", tmp_path / "two"]
+    ranks = [start("train", *flags, **env) for env in two_ranks]
     first, second = [rank.wait() for rank in ranks]
     assert (first.code, second.code) == (0, 0), first.err + second.err
     same_weights(tmp_path / "one", tmp_path / "two", rtol=1e-3, atol=1e-5)
@@ -372,7 +422,7 @@ def test_signals_are_pythons_until_the_loop(monkeypatch, tmp_path):
         handlers.append(signal.getsignal(signal.SIGINT))
         raise UserError("seen enough")
 
-    monkeypatch.setattr("lm.train.open_source", look)
+    monkeypatch.setattr("lm.build.open_source", look)
     with pytest.raises(UserError, match="seen enough"):
         train(TrainConfig(out=tmp_path / "r", device="cpu"))
     assert handlers == [signal.getsignal(signal.SIGINT)]
@@ -399,7 +449,7 @@ def test_a_run_needs_neither_its_tokenizer_file_nor_its_folder(run, tiny, finish
     assert result.code == 0, result.err
     result = run("eval", "r", "--samples", 2, "--device", "cpu")
     assert result.code == 0, result.err
-    settings = json.loads((away / "r" / "config.json").read_text())
+    settings = read_config(away / "r")
     (away / "r" / "config.json").write_text(json.dumps({**settings, "data": "s.txt", "data_used": "s.txt"}))
     monkeypatch.chdir(home)  # an older run, begun in this folder
     result = run("train", "--resume", away / "r", "--max-steps", 4)
@@ -414,7 +464,7 @@ def test_config_is_written_first(run, tiny, tmp_path, monkeypatch):
         patch.setattr("lm.text.tokenizer.TextTokenizer.save", killed)
         flags = [*tiny, "--tokenizer", "gpt2", "--max-steps", 1, "--out", tmp_path / "r"]
         assert "killed here" in run("train", *flags).err
-    assert [path.name for path in (tmp_path / "r").iterdir()] == ["config.json"]
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == [".lock", "config.json"]
     result = run("train", *flags, "--resume", "auto")
     assert result.code == 0, result.err
 
@@ -441,6 +491,9 @@ def test_all_bad_flags_at_once(run, complaint):
         (("--num-groups", 301), "--num-groups 301: there are only 300 tokens"),
         (("--tokenizer", "nowhere"), "--tokenizer nowhere: no such file"),
         (("--data", "nowhere"), "--data nowhere: no such file or folder"),
+        (("--head", "magic"), "--head magic: no head has this name; choose flat, grouped, grouped-linear, "),
+        (("--head", "factored"), "--head factored: needs radices, which text does not have"),
+        (("--head", "adaptive", "--num-groups", 3), "--num-groups: --head adaptive has clusters, not groups"),
         (("--adapter",), "--adapter is for --tie-embeddings"),
         (("--head", "grouped", "--tie-embeddings"), "--tie-embeddings: --head grouped has no weight"),
         (("--modulation", "film"), "--modulation is for --head grouped, not grouped-linear"),
@@ -479,16 +532,19 @@ def test_a_run_folder_in_use_and_another_run(run, complaint, tiny, finished):
 def test_a_folder_of_something_else(run, complaint, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     line = complaint(run("train", "--resume", tmp_path))
-    assert line == f"train_lm: --resume {tmp_path}: not a run of train_lm: the setting 'preset' is missing"
+    assert line == (
+        f"train_lm: --resume {tmp_path}/config.json: not the settings of a run of train_lm: "
+        "the setting 'preset' is missing"
+    )
     line = complaint(run("train", "--resume", tmp_path, "--preset", "quickstart"))
-    assert line == f"train_lm: --preset: {tmp_path} has its own settings; leave the flag away"
-    assert "no run in that folder" in complaint(run("train", "--resume", tmp_path / "none"))
+    assert line == f"train_lm: --preset: {tmp_path} has its own settings; drop the flag"
+    assert "no run folder" in complaint(run("train", "--resume", tmp_path / "none"))
 
 
 @pytest.mark.parametrize(
     ("command", "flags", "says"),
     [
-        ("train", ("--head", "magic"), "--head"),
+        ("train", ("--grouping", "magic"), "--grouping"),
         ("train", ("--no-such-flag",), "--no-such-flag"),
         ("train", ("--resume",), "--resume"),
         ("train", ("--preset",), "--preset"),

@@ -18,9 +18,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 def test_every_command_tells_its_version(command, monkeypatch, capsys):
     module, function = PROJECT["project"]["scripts"][command].split(":")
     monkeypatch.setattr(sys, "argv", [command, "--version"])
-    with pytest.raises(SystemExit) as ending:
-        getattr(importlib.import_module(module), function)()
-    assert not ending.value.code
+    try:
+        code = getattr(importlib.import_module(module), function)()
+    except SystemExit as ending:
+        code = ending.code
+    assert code == 0
     assert capsys.readouterr().out == f"{command} {sqrtvocab.__version__}\n"
 
 

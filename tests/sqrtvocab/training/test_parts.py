@@ -1,4 +1,4 @@
-"""Schedule, tally, stop watch and accumulation."""
+"""Schedule, tally, requests to stop and accumulation."""
 
 import math
 import multiprocessing
@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sqrtvocab.training import (
     BatchPlan,
     RunError,
-    StopWatch,
+    StopRequests,
     Tally,
     UserError,
     exchange_gradients,
@@ -64,13 +64,15 @@ def test_the_first_step_that_is_not_finite_is_named(runtime, bad):
         tally.fetch()
 
 
-# ---- stop watch
+# ---- requests to stop
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_the_second_acts(number, capfd):
     before = signal.getsignal(number)
-    with StopWatch() as stop:
+    with StopRequests() as stop:
+        assert signal.getsignal(number) is before  # until the first step Ctrl-C just ends the command
+        stop.catch_signals()
         assert stop.reason is None
         os.kill(os.getpid(), number)
         assert stop.reason == f"{number.name} received"
@@ -80,8 +82,8 @@ def test_the_first_signal_asks_the_second_acts(number, capfd):
 
 
 def test_the_clock_runs_out():
-    assert StopWatch(1e-9).reason == "--max-minutes 1e-09 reached"
-    assert StopWatch(60).reason is None
+    assert StopRequests(1e-9).reason == "--max-minutes 1e-09 reached"
+    assert StopRequests(60).reason is None
 
 
 # ---- accumulation

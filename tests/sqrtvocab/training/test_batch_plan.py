@@ -1,4 +1,4 @@
-"""The data order: every item once an epoch, the same for any number of ranks, from any step."""
+"""The batch plan: every item once an epoch, the same for any number of ranks, from any step."""
 
 import itertools
 

@@ -23,7 +23,7 @@ class BatchPlan:
         batch_size: items of one micro-batch on one rank.
         accumulate: micro-batches a rank adds up in one full step.
         seed: decides the permutations, together with the epoch.
-        rank, world_size: this process among all.
+        rank, world_size: this process among all (see `Runtime`).
 
     Raises:
         ValueError: if there are fewer items than ranks, or a size is not positive.
@@ -86,15 +86,15 @@ class MicroBatches:
         self.plan, self.start, self.stop = plan, start, stop
 
     def __iter__(self) -> Iterator[list[int]]:
-        plan, current_epoch, order = self.plan, -1, np.empty(0, np.int64)
+        plan, current_epoch, permutation = self.plan, -1, np.empty(0, np.int64)
         for step in range(self.start, self.stop):
             epoch = step // plan.steps_per_epoch
             if epoch != current_epoch:
                 current_epoch = epoch
-                order = np.random.default_rng([plan.seed, epoch]).permutation(plan.num_items)
+                permutation = np.random.default_rng([plan.seed, epoch]).permutation(plan.num_items)
             first, last = plan._share(step)
             for begin in range(first, last, plan.batch_size):
-                yield order[begin : min(begin + plan.batch_size, last)].tolist()
+                yield permutation[begin : min(begin + plan.batch_size, last)].tolist()
 
     def __len__(self) -> int:
         return sum(self.plan.micro_batches(step) for step in range(self.start, self.stop))

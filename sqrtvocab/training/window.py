@@ -1,0 +1,106 @@
+"""What is measured between two reports: losses, speed, waiting for data, the time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+
+from sqrtvocab.training.runtime import Runtime
+from sqrtvocab.training.stop import StopRequests
+
+Batch = TypeVar("Batch")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The numbers of one window."""
+
+    step: int
+    total_steps: int
+    unit: str  # what is counted: images, tokens
+    seconds: float
+    speed: float  # items a second
+    wait_fraction: float  # of the time, by the rank that waits most for data
+    memory: float  # GiB, of the rank that holds most
+    time_left: timedelta
+    loss: float  # the mean over the items, the sum of the other two
+    group_loss: float
+    member_loss: float
+
+    def scalars(self, lr: float) -> dict[str, float]:
+        """For TensorBoard."""
+        return {
+            "loss/train": self.loss,
+            "loss/group": self.group_loss,
+            "loss/member": self.member_loss,
+            "learning_rate": lr,
+            f"speed/{self.unit}_per_s": self.speed,
+            "memory/peak": self.memory,
+        }
+
+    def line(self, score: str) -> str:
+        """For the terminal."""
+        return (
+            f"step {self.step:,}/{self.total_steps:,}  "
+            f"loss {self.loss:.3f} (group {self.group_loss:.3f} + member {self.member_loss:.3f})  {score}  "
+            f"{self.speed:,.0f} {self.unit}/s  ETA {self.time_left}  peak {self.memory:.1f} GiB"
+        )
+
+
+class Window:
+    """The time since the last report, and what was done in it.
+
+    Args:
+        unit: what is counted, such as images.
+        step: the step that the run goes on from.
+        stop: knows how much time there is.
+    """
+
+    def __init__(self, unit: str, step: int, total_steps: int, stop: StopRequests, runtime: Runtime) -> None:
+        self._unit, self._total_steps, self._stop, self._runtime = unit, total_steps, stop, runtime
+        self._first_step, self._start = step, time.monotonic()
+        self._every = 1 if runtime.device.type == "cpu" else 20  # reading numbers off a GPU makes it wait
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a new window, now."""
+        self._items, self._waited, self._began = 0, 0.0, time.perf_counter()
+
+    def next(self, batches: Iterator[Batch]) -> Batch:
+        """The next batch; how long it took counts as waiting."""
+        asked = time.perf_counter()
+        batch = next(batches)
+        self._waited += time.perf_counter() - asked
+        return batch
+
+    def add(self, items: int) -> None:
+        """Count the items of one step, over all ranks."""
+        self._items += items
+
+    def is_due(self, step: int) -> bool:
+        """Whether `step` is one to report after."""
+        return step % self._every == 0
+
+    def report(self, step: int, sums: Mapping[str, float]) -> Report:
+        """What happened in this window; `sums` are the losses, summed over its items."""
+        seconds = time.perf_counter() - self._began
+        mine = [self._waited / seconds, self._runtime.peak_memory() / 2**30]
+        wait_fraction, memory = self._runtime.max(torch.tensor(mine, dtype=torch.float64)).tolist()
+        per_step = (time.monotonic() - self._start) / (step - self._first_step)  # evaluations included
+        seconds_left = min((self._total_steps - step) * per_step, self._stop.seconds_left)
+        return Report(
+            step=step,
+            total_steps=self._total_steps,
+            unit=self._unit,
+            seconds=seconds,
+            speed=self._items / seconds,
+            wait_fraction=wait_fraction,
+            memory=memory,
+            time_left=timedelta(seconds=round(seconds_left)),
+            **{name: total / self._items for name, total in sums.items()},
+        )

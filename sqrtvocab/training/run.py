@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from sqrtvocab.training.run_folder import RunFolder, begin_run, require_same_run
 from sqrtvocab.training.runtime import Runtime
 
 MAY_CHANGE = ("lr", "schedule", "warmup_steps")  # on resuming: a lower --lr after a loss that was not finite
+Document = str | Mapping[str, Any] | Callable[[Mapping[str, Any], Mapping[str, Any]], str]
 
 
 @dataclass
@@ -35,8 +36,8 @@ class Run:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    documents: Mapping[str, object]
-    """JSON files that go into each checkpoint, by file name."""
+    documents: Mapping[str, Document]
+    """Files that go into each checkpoint, by name."""
     changes: list[str] = field(default_factory=list)
     """Which settings differ from those that the run had so far, as phrases."""
     step: int = 0
@@ -83,7 +84,11 @@ class Run:
     def _save(self, name: str, training: Mapping[str, Any] | None) -> None:
         if self.runtime.is_main:
             state = {"step": self.step, "minutes": self.minutes, "best": self.best, "metrics": self.metrics}
-            save_checkpoint(self.folder, name, self.model, state, training, self.documents)
+            documents = {
+                file_name: document(self.settings, state) if callable(document) else document
+                for file_name, document in self.documents.items()
+            }
+            save_checkpoint(self.folder, name, self.model, state, training, documents)
 
     def close(self, book: Logbook, reason: str | None, hint: str) -> None:
         """Say how the run ended, and close `book`.
@@ -107,14 +112,15 @@ def open_run(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     runtime: Runtime,
-    documents: Mapping[str, object] | None = None,
+    documents: Mapping[str, Document] | None = None,
 ) -> Run:
     """Begin a new run, or load the one in `folder` to go on with it; write its settings to `config.json`.
 
     Args:
         resolved: what was found out from the flags and the data, as plain settings; `total_steps` among them.
         same: the settings that a resumed run must share with its beginning.
-        documents: JSON files that go into each checkpoint, by file name.
+        documents: files that go into each checkpoint, by name: a text, what becomes JSON, or a function that
+            makes one of the settings and the checkpoint's state.
 
     Raises:
         UserError: if the run in `folder` is another one or of another model, or if the disk is too full.

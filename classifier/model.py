@@ -11,7 +11,6 @@ from classifier.backbones import Backbone
 from classifier.cnn import Encoder
 from sqrtvocab import Head, HeadOutput, Partition, make_head
 from sqrtvocab.errors import UserError
-from sqrtvocab.heads.registry import HEADS
 
 
 class Classifier(nn.Module):
@@ -71,9 +70,6 @@ def make_classifier(
     """
     encoder = Encoder() if encoder is None else encoder
     offered = {"partition": partition, "radices": radices}
-    for name in HEADS[head].needs:
-        if offered.get(name) is None:
-            raise UserError(f"--head {head}: it needs {name}, and these classes are not made of attributes")
     try:
         built = make_head(head, encoder.width, partition.num_classes, offered, **options)
     except ValueError as error:

@@ -40,6 +40,7 @@ from classifier.evaluate import CLASSES, evaluate
 from classifier.figures import CONFUSED, confusion_figure, example_grid
 from classifier.model import make_classifier, make_partition, parameter_table
 from sqrtvocab.errors import UserError
+from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
 from sqrtvocab.training.batch_plan import BatchPlan
 from sqrtvocab.training.logbook import Logbook, markdown_table
@@ -87,6 +88,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     train_images, validation_images = source["train"], source["validation"]
     num_classes, space = len(train_images.classes), train_images.space
     radices = None if space is None else space.radices
+    if radices is None and "radices" in HEADS[config.head].needs:
+        raise UserError(f"--head {config.head}: it needs classes that are made of attributes, and these are not")
     if len(train_images) < runtime.world_size or not len(validation_images):
         raise UserError(
             f"{len(train_images)} training and {len(validation_images)} validation images are too few "

@@ -112,13 +112,7 @@ class _ImageFlags(Flags):
         Raises:
             ValueError: for an attribute or option that does not exist.
         """
-        kept: dict[str, list[object]] = {}
-        for item in self.only:
-            name, equals, options = item.partition("=")
-            if not equals:
-                raise ValueError(f"expected ATTRIBUTE=OPTION,OPTION, got {item!r}")
-            kept.setdefault(name, []).extend(options.split(","))
-        return AttributeSpace.only(kept)
+        return AttributeSpace.parse_only(self.only)
 
 
 def holds_shapes(path: Path) -> bool:
@@ -243,11 +237,8 @@ class EvalConfig(Flags):
     """Processes that draw or read images ahead."""
 
     def problems(self) -> list[str]:
-        problems = (
-            super().problems()
-            + at_least(self, 0, "images", "workers")
-            + at_least(self, 1, "top_k", "batch_size")
-        )
+        problems = super().problems() + at_least(self, 0, "images", "workers")
+        problems += at_least(self, 1, "top_k", "batch_size")
         if self.image is not None and not self.image.is_file():
             problems.append(f"--image {self.image}: no such file")
         return problems

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from classifier.backbones import Backbone
-from classifier.cnn import Encoder
+from classifier.cnn import FILTERS, Encoder
 from sqrtvocab import Head, HeadOutput, Partition, make_head
 from sqrtvocab.errors import UserError
+from sqrtvocab.training import BatchPlan, Runtime
+from sqrtvocab.training.memory import ADAM, require_memory
 
 
 class Classifier(nn.Module):
@@ -75,6 +78,34 @@ def make_classifier(
     except ValueError as error:
         raise UserError(f"--head {head}: {error}") from error
     return Classifier(encoder, built)
+
+
+def require_room(
+    model: Classifier, shape: tuple[int, int, int], batch_size: int, plan: BatchPlan, runtime: Runtime
+) -> None:
+    """Refuse micro-batches of images of `shape` (height, width, channels) that the memory of the CPU does not
+    hold.
+
+    Raises:
+        UserError: saying what a step takes.
+    """
+    if runtime.device.type != "cpu":  # a GPU says itself what it lacks
+        return
+    height, width, channels = shape
+    batch = min(batch_size, -(-plan.items(0) // plan.world_size))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    # What the first layer of the CNN alone hands on, or less than what all layers of any other model do.
+    features = batch * height * width * (FILTERS[0] if isinstance(model.encoder, Encoder) else 16)
+
+    def loss(twin: nn.Module) -> Tensor:
+        images = torch.zeros(batch, channels, height, width, dtype=torch.uint8)
+        with runtime.autocast():
+            return twin(images, torch.zeros(batch, dtype=torch.int64)).loss
+
+    def adam(twin: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adam(twin.parameters(), fused=True)
+
+    require_memory(model, adam, loss, ADAM * parameters + 4 * features, f"--batch-size {batch}")
 
 
 def parameter_table(model: Classifier) -> dict[str, int]:

@@ -38,7 +38,7 @@ from classifier.data import (
 )
 from classifier.evaluate import CLASSES, evaluate
 from classifier.figures import CONFUSED, confusion_figure, example_grid
-from classifier.model import make_classifier, make_partition, parameter_table
+from classifier.model import make_classifier, make_partition, parameter_table, require_room
 from sqrtvocab.errors import UserError
 from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
@@ -89,7 +89,9 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     num_classes, space = len(train_images.classes), train_images.space
     radices = None if space is None else space.radices
     if radices is None and "radices" in HEADS[config.head].needs:
-        raise UserError(f"--head {config.head}: it needs classes that are made of attributes, and these are not")
+        raise UserError(
+            f"--head {config.head}: it needs classes that are made of attributes, and these are not"
+        )
     if len(train_images) < runtime.world_size or not len(validation_images):
         raise UserError(
             f"{len(train_images)} training and {len(validation_images)} validation images are too few "
@@ -115,6 +117,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         model.head.init_prior(class_counts(train_images))
     model.to(runtime.device)
     partition.to(runtime.device)
+    require_room(model, train_images.shape, config.batch_size, plan, runtime)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
     scaler = runtime.scaler()
 
@@ -205,7 +208,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         waiting = {"speed/data_wait_fraction": report.wait_fraction}
         book.scalars(run.step, {**report.scalars(lr), **waiting}, **axes)
         scored = f"{run.metrics['accuracy/overall']:.1%}" if run.metrics else "-"
-        book.progress(report.line(f"accuracy {scored}"))
+        book.progress(report.phrases(f"accuracy {scored}"))
 
         # ----------------------------------------------------------------------------------------------------
         # Evaluate and save

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from lm.text.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer, voc
 from sqrtvocab import Head, HeadCost, Partition
 from sqrtvocab.cache import default_cache
 from sqrtvocab.heads import head_class, make_head
-from sqrtvocab.training import RunFolder, UserError
+from sqrtvocab.training import BatchPlan, RunFolder, Runtime, UserError, write_text
+from sqrtvocab.training.memory import ADAM, require_free, require_memory
 
 GPT_NEO_WINDOW = 256  # of its local attention, in the paper
 
@@ -87,6 +89,7 @@ def open_tokenizer(spec: str, source: Source, cache: Path) -> TextTokenizer:
                     # In pieces, with the same words: a huge text would take a hundred times its size.
                     texts = (piece for text in source.train for piece in pieces(text))
                     tokenizer = make_tokenizer(spec, lambda: texts)
+                    write_text(path.with_suffix(".sha256"), tokenizer.digest)
                     tokenizer.save(path)
         except OSError as error:
             raise UserError(f"--cache {cache}: cannot be written ({error.strerror or error})") from error
@@ -94,10 +97,14 @@ def open_tokenizer(spec: str, source: Source, cache: Path) -> TextTokenizer:
 
 
 def _kept(path: Path) -> TextTokenizer | None:
+    digest = path.with_suffix(".sha256")
     try:
-        return load_tokenizer(path)
+        tokenizer = load_tokenizer(path)
     except UserError:  # there is none, or a torn one
         return None
+    # A damaged one would be another vocabulary. (Older versions kept no digest.)
+    is_sound = not digest.exists() or digest.read_bytes() == tokenizer.digest.encode()
+    return tokenizer if is_sound else None
 
 
 def backbone_config(config: TrainConfig, tokenizer: TextTokenizer) -> PreTrainedConfig:
@@ -158,8 +165,11 @@ def build_model(
             is only a place for the one that comes with the weights to be loaded.
 
     Raises:
-        UserError: more groups than tokens.
+        UserError: more groups than tokens, or a model that no memory holds.
     """
+    d, layers = config.hidden_size, config.num_layers
+    weights = len(counts) * d + 12 * layers * d * d  # the embedding and the blocks; a head, too, has some
+    require_free(4 * weights, f"--hidden-size {d} --num-layers {layers}")
     frequencies = torch.from_numpy(counts)
     if config.num_groups is not None and config.num_groups > len(counts):
         raise UserError(f"--num-groups {config.num_groups}: there are only {len(counts):,} tokens")
@@ -215,6 +225,29 @@ def make_optimizer(model: CompressedLM, config: TrainConfig) -> torch.optim.Opti
     """AdamW as GPT-2 and its successors are trained."""
     groups = parameter_groups(model, config.weight_decay)
     return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95), fused=True)
+
+
+def require_room(model: CompressedLM, config: TrainConfig, plan: BatchPlan, runtime: Runtime) -> None:
+    """Refuse micro-batches that the memory of the CPU does not hold.
+
+    Raises:
+        UserError: saying what a step takes.
+    """
+    if runtime.device.type != "cpu":  # a GPU says itself what it lacks
+        return
+    sequences, length = min(config.batch_size, -(-plan.items(0) // plan.world_size)), config.seq_len
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    kept = 1 if config.checkpoint_activations else 8  # hidden states of a block, at least, for its gradient
+    states = sequences * length * config.hidden_size * config.num_layers * kept
+
+    def loss(twin: nn.Module) -> torch.Tensor:
+        ids = torch.zeros(sequences, length, dtype=torch.int64)
+        with runtime.autocast():
+            return twin(input_ids=ids, shift_labels=ids, num_items_in_batch=1).loss
+
+    flags = f"--batch-size {sequences} with --seq-len {length}"
+    make = partial(make_optimizer, config=config)
+    require_memory(model, make, loss, ADAM * parameters + 4 * states, flags)
 
 
 def parameter_table(model: CompressedLM) -> dict[str, int]:

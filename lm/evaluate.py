@@ -48,7 +48,7 @@ class Evaluation:
         """For TensorBoard."""
         return {
             "loss/validation": self.loss,
-            "loss/validation_group": self.group_loss,
+            **({"loss/validation_group": self.group_loss} if self.group_loss else {}),
             "loss/validation_member": self.member_loss,
             "perplexity/validation": self.perplexity,
             "accuracy/token": self.token_accuracy,

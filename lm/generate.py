@@ -13,7 +13,7 @@ from lm.model import CompressedLM
 from lm.text.tokenizer import TextTokenizer
 from sqrtvocab.training import UserError
 
-_COLDEST = 1e-6
+_COLDEST, _HOTTEST = 1e-6, 1e30
 
 
 def context_length(model: CompressedLM) -> int:
@@ -134,8 +134,9 @@ def _generate(
         )
     sampling: dict[str, Any] = {"do_sample": False}
     # Colder, there is one token left that can be drawn, and at last the logits divided are infinite.
+    # Hotter, the temperature is infinite in float32, and what top_k has left out divided by it no number.
     if temperature >= _COLDEST:  # top_k 0 is all tokens
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": top_k}
+        sampling = {"do_sample": True, "temperature": min(temperature, _HOTTEST), "top_k": top_k}
     return cast(Any, model).generate(
         ids.to(model.device),
         attention_mask=mask.to(model.device),

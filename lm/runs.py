@@ -19,6 +19,7 @@ from lm.config import TrainConfig
 from lm.model import CompressedLM
 from lm.text.tokenizer import TextTokenizer, load_tokenizer
 from sqrtvocab import Head, Partition
+from sqrtvocab.atomic import read_json, read_sealed, sealed
 from sqrtvocab.errors import UserError
 from sqrtvocab.training import Runtime, load_checkpoint, read_config, write_json
 
@@ -57,7 +58,7 @@ def load_run(run: Path, checkpoint: str, runtime: Runtime) -> TrainedRun:
     vocab_size = model.config.get_text_config().vocab_size
     if tokenizer.digest != settings.get("tokenizer_digest") or tokenizer.vocab_size != vocab_size:
         raise UserError(
-            f"{run / 'tokenizer.json'}: not the tokenizer that this model was trained with "
+            f"{run / 'tokenizer.json'}: damaged, or not the tokenizer that this model was trained with "
             f"({tokenizer.vocab_size:,} tokens here, {vocab_size:,} in the model)"
         )
     return TrainedRun(config, settings, found.state, model.to(runtime.device).eval(), tokenizer)
@@ -96,13 +97,23 @@ def model_documents(model: CompressedLM) -> dict[str, object]:
 def write_partition(run: Path, head: Head, partition: Partition) -> None:
     """Keep what "group" means for a head that does not know it itself."""
     if head.partition is None and partition.order is not None:
-        write_json(run / "order.json", partition.order.tolist())
+        write_json(run / "order.json", sealed({"order": partition.order.tolist()}))
 
 
 def read_partition(run: Path, head: Head, num_groups: int) -> Partition:
-    """What "group" means for the head of this run."""
+    """What "group" means for the head of this run.
+
+    Raises:
+        UserError: `order.json` is damaged.
+    """
     if head.partition is not None:
         return head.partition
     path = run / "order.json"
-    order = torch.tensor(json.loads(path.read_text("utf-8"))) if path.exists() else None
-    return Partition(head.num_classes, num_groups, order)
+    if not path.exists():
+        return Partition(head.num_classes, num_groups)
+    is_plain = isinstance(read_json(path), list)  # as older versions wrote it
+    order: Any = read_json(path) if is_plain else read_sealed(path).get("order")
+    try:
+        return Partition(head.num_classes, num_groups, torch.tensor(order))
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise UserError(f"{path}: not an order of the {head.num_classes:,} tokens ({error})") from error

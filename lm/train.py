@@ -26,7 +26,15 @@ import torch
 import transformers
 from torch import nn
 
-from lm.build import build_model, describe_costs, describe_head, make_optimizer, open_text, parameter_table
+from lm.build import (
+    build_model,
+    describe_costs,
+    describe_head,
+    make_optimizer,
+    open_text,
+    parameter_table,
+    require_room,
+)
 from lm.config import TrainConfig
 from lm.evaluate import evaluate, some_windows
 from lm.generate import stories_in_markdown
@@ -100,6 +108,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     if config.checkpoint_activations:
         model.activation_checkpointing_enable({"use_reentrant": False})
     cast(nn.Module, model).to(runtime.device)
+    require_room(model, config, plan, runtime)
     optimizer = make_optimizer(model, config)
     scaler = runtime.scaler()
 
@@ -203,7 +212,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         perplexity = {"perplexity/train": math.exp(min(report.loss, 700.0))}
         book.scalars(run.step, {**report.scalars(lr), **perplexity}, **axes)
         scored = f"{run.metrics['loss/validation']:.3f}" if run.metrics else "-"
-        book.progress(report.line(f"validation {scored}"))
+        book.progress(report.phrases(f"validation {scored}"))
 
         # ----------------------------------------------------------------------------------------------------
         # Evaluate, save, tell stories

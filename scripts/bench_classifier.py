@@ -9,7 +9,6 @@ machine disturbs all sides alike.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -26,9 +25,12 @@ from classifier.cnn import Encoder
 from classifier.config import EMBEDDING, TrainConfig
 from classifier.data import image_batches, open_images
 from classifier.model import Classifier, make_classifier
+from scripts.common.command import json_problems, run_script
 from sqrtvocab import Partition, make_head
-from sqrtvocab.flags import one_line_errors
-from sqrtvocab.training import BatchPlan, Runtime, UserError, exit_code, open_runtime, share_of_mean
+from sqrtvocab.atomic import write_json
+from sqrtvocab.errors import UserError
+from sqrtvocab.flags import at_least
+from sqrtvocab.training import BatchPlan, Runtime, open_runtime, share_of_mean
 
 Batch = tuple[Tensor, Tensor]
 
@@ -40,8 +42,8 @@ class Timing(NamedTuple):
     waited: float
 
 
-@dataclass
-class Args:
+@dataclass(frozen=True)
+class Config:
     """What a training step of the classifier costs."""
 
     rounds: int = 9
@@ -56,6 +58,11 @@ class Args:
     """Processes that draw images; the trainer's default unless given."""
     json: Path | None = None
     """Write the figures to this file."""
+
+    def __post_init__(self) -> None:
+        problems = at_least(self, 1, "rounds", "batch_size", "accumulate") + at_least(self, 0, "workers")
+        if problems := [*problems, *json_problems(self.json)]:
+            raise UserError("; ".join(problems))
 
 
 class Learner:
@@ -98,23 +105,23 @@ def interleaved(candidates: dict[str, Callable[[], Timing]], rounds: int) -> dic
     return timings
 
 
-def bench_images(args: Args, runtime: Runtime) -> tuple[dict[str, float], list[Batch]]:
+def bench_images(config: Config, runtime: Runtime) -> tuple[dict[str, float], list[Batch]]:
     """Images drawn while training, against images that are all there. Returns some images, too."""
-    config = TrainConfig(workers=args.workers)
-    images = open_images(config)["train"]
-    plan = BatchPlan(len(images), args.batch_size, args.accumulate, seed=0)
-    items, workers = plan.effective_batch, config.num_workers(runtime.device.type, 1)
+    settings = TrainConfig(workers=config.workers)
+    images = open_images(settings)["train"]
+    plan = BatchPlan(len(images), config.batch_size, config.accumulate, seed=0)
+    items, workers = plan.effective_batch, settings.num_workers(runtime.device.type, 1)
     loader = iter(image_batches(images, plan.batches(0, plan.steps_per_epoch), workers, runtime))
-    ready_batches = [next(loader) for _ in range(args.accumulate)]
-    learner = Learner(make_classifier("grouped", Partition.aligned(config.space().radices)), runtime)
+    ready_batches = [next(loader) for _ in range(config.accumulate)]
+    learner = Learner(make_classifier("grouped", Partition.aligned(settings.space().radices)), runtime)
 
     def step_with_drawn() -> Timing:
         for _ in range(4 * workers):  # those drawn ahead while the other candidate was being timed
             next(loader)
-        return learner.step((next(loader) for _ in range(args.accumulate)), items)
+        return learner.step((next(loader) for _ in range(config.accumulate)), items)
 
     timings = interleaved(
-        {"drawn": step_with_drawn, "ready": lambda: learner.step(ready_batches, items)}, args.rounds
+        {"drawn": step_with_drawn, "ready": lambda: learner.step(ready_batches, items)}, config.rounds
     )
     seconds = {name: statistics.median(timing.total for timing in rows) for name, rows in timings.items()}
     figures = {
@@ -133,11 +140,11 @@ def bench_images(args: Args, runtime: Runtime) -> tuple[dict[str, float], list[B
     return figures, ready_batches
 
 
-def bench_heads(args: Args, runtime: Runtime, batches: list[Batch]) -> dict[str, dict[str, float]]:
+def bench_heads(config: Config, runtime: Runtime, batches: list[Batch]) -> dict[str, dict[str, float]]:
     """A step with the grouped and the flat head over all classes, against a 10-class linear head."""
     space = TrainConfig().space()
     partition = Partition.aligned(space.radices)
-    items = args.batch_size * args.accumulate
+    items = config.batch_size * config.accumulate
     models = {
         "linear, 10 classes": Classifier(Encoder(), make_head("flat", EMBEDDING, 10)),
         f"grouped, {space.num_classes:,} classes": make_classifier("grouped", partition),
@@ -145,7 +152,7 @@ def bench_heads(args: Args, runtime: Runtime, batches: list[Batch]) -> dict[str,
     }
     learners = {name: Learner(model, runtime) for name, model in models.items()}
     timings = interleaved(
-        {name: partial(learner.step, batches, items) for name, learner in learners.items()}, args.rounds
+        {name: partial(learner.step, batches, items) for name, learner in learners.items()}, config.rounds
     )
     base = timings["linear, 10 classes"]
     figures = {}
@@ -157,24 +164,21 @@ def bench_heads(args: Args, runtime: Runtime, batches: list[Batch]) -> dict[str,
     return figures
 
 
-def main(args: Args) -> None:
-    if min(args.rounds, args.batch_size, args.accumulate) < 1:
-        raise UserError("--rounds, --batch-size and --accumulate must be at least 1")
-    with open_runtime(args.device, "auto", seed=0) as runtime:
+def main(config: Config) -> None:
+    """Time, tabulate."""
+    with open_runtime(config.device, "auto", seed=0) as runtime:
         print(runtime.describe())
-        images, batches = bench_images(args, runtime)
-        heads = bench_heads(args, runtime, batches)
+        images, batches = bench_images(config, runtime)
+        heads = bench_heads(config, runtime, batches)
         document = {
             "runtime": runtime.describe(),
             "torch": torch.__version__,
             "images": images,
             "step": heads,
         }
-    if args.json is not None:
-        args.json.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    if config.json is not None:
+        write_json(config.json, document)
 
 
 if __name__ == "__main__":
-    with one_line_errors("bench_classifier"):
-        arguments = tyro.cli(Args, description=__doc__)
-    raise SystemExit(exit_code("bench_classifier", lambda: main(arguments)))
+    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))

@@ -12,40 +12,34 @@ training step with Adam at the paper's batch of 32 x 512, from shapes alone (`sq
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
-from lm_models import MODELS, Setting, Shape, make_model, make_training, simulate_training
-from results import refuse
 
+from scripts.common.command import json_problems, require_device, run_script
+from scripts.common.lm_models import (
+    FLAT,
+    WRITING_MODES,
+    Setting,
+    Shape,
+    simulate_training,
+    train_step,
+    write_step,
+)
+from scripts.common.registered import plain_heads
+from sqrtvocab.atomic import write_json
 from sqrtvocab.errors import UserError
-from sqrtvocab.flags import at_least, one_line_errors
+from sqrtvocab.flags import at_least
+from sqrtvocab.heads.registry import HEADS
 
 # torch is imported where it is used: --help must not wait for it.
 if TYPE_CHECKING:
     from sqrtvocab.measure import Memory
 
-Step = Callable[[], Any]
-TRAINED = (
-    "GPT2LMHeadModel", "GPTNeoForCausalLM", "grouped", "grouped-linear", "grouped-low-rank", "adaptive",
-    "flat", "no head",
-)  # fmt: skip
-WRITERS = (
-    "GPT2LMHeadModel",
-    "grouped",
-    "grouped-linear",
-    "grouped-low-rank",
-    "grouped, all logits",
-    "grouped-linear, all logits",
-    "grouped-low-rank, all logits",
-)
-MODES = {"greedy": {"do_sample": False}, "sampling, top-k 50": {"do_sample": True, "top_k": 50}}
-ON_GPU = {**MODELS, "grouped-low-rank": "grouped-low-rank"}
+GPT2 = FLAT["GPT-2"]
 GPU_SETTINGS = {
     "float32": Setting(),
     "half precision": Setting(precision="half"),
@@ -104,9 +98,7 @@ class Config:
             )
         if self.gpu is not None and self.only != "memory":
             problems.append("--gpu is about memory, and simulated: say --only memory, too")
-        if self.json is not None and not self.json.resolve().parent.is_dir():
-            problems.append(f"--json: no folder {self.json.resolve().parent}")
-        if problems:
+        if problems := [*problems, *json_problems(self.json)]:
             raise UserError("; ".join(problems))
 
     def shape(self, batch_size: int) -> Shape:
@@ -127,61 +119,28 @@ class Config:
 # ---- the contenders ----
 
 
-def train_step(name: str, shape: Shape) -> Step:
-    """Forward, backward and AdamW on random tokens."""
-    return make_training(name, shape).step
+def trained() -> list[str]:
+    """The models whose training is measured: those of `transformers`, ours with each head, and none."""
+    return [*FLAT.values(), *plain_heads(), "no head"]
 
 
-def as_if_trained(head: Any) -> None:
-    """Words as frequent as 1 / rank, and scores so far apart that a row's best token lies in the first group
-    or two and its best 50 in about 17, with an entropy of 3 nats: as after a short training. A new head is
-    nearly uniform, which no text is."""
-    import torch
-
-    head.init_prior(1e6 / torch.arange(1, head.num_classes + 1))
-    for name, parameter in head.named_parameters():
-        if name in ("group.weight", "weight", "shared"):
-            parameter.data *= 8
-
-
-def write_step(name: str, mode: str, shape: Shape, batch_size: int, new_tokens: int) -> Step:
-    """Generation with a cache, always of the same length, by models that know what to say."""
-    import torch
-
-    name, _, dense = name.partition(", ")
-    with torch.device(shape.device):
-        model = make_model(name, shape).eval()
-    if name != "GPT2LMHeadModel":  # whose work is always the same
-        as_if_trained(model.head)
-    ids = torch.randint(1, shape.vocab_size, (batch_size, min(16, shape.seq_len // 2)), device=shape.device)
-    options = {
-        "max_new_tokens": new_tokens,
-        "min_new_tokens": new_tokens,
-        **MODES[mode],
-        "pad_token_id": 0,
-        "attention_mask": torch.ones_like(ids),
-        **({"logits_top_k": None} if dense else {}),
-    }
-
-    def step() -> None:
-        with torch.inference_mode():
-            model.generate(ids, **options)
-
-    return step
+def writers() -> list[str]:
+    """The models that write; of a head that can do without all logits, both ways."""
+    sparse = [name for name in plain_heads() if HEADS[name].sparse_topk]
+    return [GPT2, *sparse, *(f"{name}, all logits" for name in sparse)]
 
 
 # ---- the tables ----
 
 
 def bench_training(config: Config, shape: Shape) -> dict[str, Any]:
-    contenders = {name: (train_step, (name, shape)) for name in TRAINED}
+    """Tokens a second of training steps."""
+    contenders = {name: (train_step, (name, shape)) for name in trained()}
     seconds = seconds_of(contenders, config, "training")
     tokens = shape.batch_size * shape.seq_len
+    speeds = {name: tokens / value for name, value in seconds.items()}
     print(f"\ntraining, {shape.batch_size} x {shape.seq_len} tokens a step")
-    print(f"{'':24}{'tokens/s':>12}{'x GPT-2':>10}")
-    for name, value in seconds.items():
-        ratio = f"{seconds['GPT2LMHeadModel'] / value:.2f}" if "GPT2LMHeadModel" in seconds else ""
-        print(f"{name:24}{tokens / value:>12,.0f}{ratio:>10}")
+    show_times("tokens/s", {name: f"{speed:,.0f}" for name, speed in speeds.items()}, seconds)
     ratios = {
         title: {"ratio": seconds[slow] / seconds[fast], "promised": least}
         for title, (fast, slow, least) in PROMISES.items()
@@ -190,15 +149,24 @@ def bench_training(config: Config, shape: Shape) -> dict[str, Any]:
     print()
     for title, figures in ratios.items():
         print(f"{title:40}{figures['ratio']:>7.2f}x  (at least {figures['promised']:g}x)")
-    return {"tokens_per_s": {name: tokens / value for name, value in seconds.items()}, "ratios": ratios}
+    return {"tokens_per_s": speeds, "ratios": ratios}
+
+
+def show_times(heading: str, shown: dict[str, str], seconds: dict[str, float]) -> None:
+    """A line for each contender, with how many times faster than GPT-2 it is."""
+    print(f"{'':30}{heading:>12}{'x GPT-2':>10}")
+    for name, text in shown.items():
+        ratio = f"{seconds[GPT2] / seconds[name]:.2f}" if GPT2 in seconds else ""
+        print(f"{name:30}{text:>12}{ratio:>10}")
 
 
 def bench_memory(shape: Shape) -> dict[str, Any]:
-    memories = {name: simulate_training(name, shape, Setting(optimizer="plain")) for name in TRAINED}
+    """Memory of a training step on the CPU."""
+    memories = {name: simulate_training(name, shape, Setting(optimizer="plain")) for name in trained()}
     print(
         f"\nmemory of a training step, {shape.batch_size} x {shape.seq_len} tokens, float32, no dropout, GiB"
     )
-    base = memories["GPT2LMHeadModel"].peak
+    base = memories[GPT2].peak
     show_parts(memories, {name: f"{memory.peak / base:.2f} of GPT-2" for name, memory in memories.items()})
     return figures_of(memories)
 
@@ -208,12 +176,13 @@ def bench_gpu(shape: Shape, key: str) -> dict[str, Any]:
     from sqrtvocab.measure import GPUS
 
     gpu, figures = GPUS[key], {}
+    models = {**FLAT, **{name: name for name in plain_heads()}}
     print(
         f"\nmemory of a training step on one {gpu.name}, which has {gpu.usable / 2**30:.2f} GiB for it, "
         f"{shape.batch_size} x {shape.seq_len} tokens, fused AdamW, no dropout, GiB"
     )
     for title, setting in GPU_SETTINGS.items():
-        memories = {name: simulate_training(model, shape, setting, gpu) for name, model in ON_GPU.items()}
+        memories = {name: simulate_training(model, shape, setting, gpu) for name, model in models.items()}
         verdicts = {name: "fits" if gpu.fits(m.peak) else "out of memory" for name, m in memories.items()}
         print(f"\n{title}")
         show_parts(memories, verdicts)
@@ -231,6 +200,7 @@ def show_parts(memories: dict[str, Memory], remarks: dict[str, str]) -> None:
 
 
 def figures_of(memories: dict[str, Memory]) -> dict[str, Any]:
+    """The same as JSON."""
     return {
         "peak_bytes": {name: memory.peak for name, memory in memories.items()},
         "bytes": {name: memory._asdict() for name, memory in memories.items()},
@@ -238,22 +208,21 @@ def figures_of(memories: dict[str, Memory]) -> dict[str, Any]:
 
 
 def bench_writing(config: Config, shape: Shape) -> dict[str, Any]:
+    """Milliseconds for each token that is written."""
     results = {}
     new_tokens = 8 if config.quick else config.new_tokens
-    for mode, batch_size in product(MODES, (1, 32)):
-        contenders = {name: (write_step, (name, mode, shape, batch_size, new_tokens)) for name in WRITERS}
+    for mode, batch_size in product(WRITING_MODES, (1, 32)):
+        contenders = {name: (write_step, (name, mode, shape, batch_size, new_tokens)) for name in writers()}
         title = f"{mode}, batch {batch_size}"
         seconds = seconds_of(contenders, config, title)
+        results[title] = {name: 1e3 * value / new_tokens for name, value in seconds.items()}
         print(f"\nwriting, {title}")
-        print(f"{'':30}{'ms/token':>12}{'x GPT-2':>10}")
-        for name, value in seconds.items():
-            ratio = f"{seconds['GPT2LMHeadModel'] / value:.2f}" if "GPT2LMHeadModel" in seconds else ""
-            print(f"{name:30}{1e3 * value / new_tokens:>12.2f}{ratio:>10}")
-        results[title] = {name: 1e3 * s / new_tokens for name, s in seconds.items()}
+        show_times("ms/token", {name: f"{ms:.2f}" for name, ms in results[title].items()}, seconds)
     return {"ms_per_token": results}
 
 
 def seconds_of(contenders: Any, config: Config, title: str) -> dict[str, float]:
+    """Seconds a step of each contender that did not fail."""
     from sqrtvocab.measure.race import race
 
     results = race(
@@ -268,13 +237,12 @@ def seconds_of(contenders: Any, config: Config, title: str) -> dict[str, float]:
 
 
 def main(config: Config) -> None:
-    import torch
+    """Race, simulate, tabulate."""
     import transformers
 
     from sqrtvocab.measure.machine import describe_machine
 
-    if config.device == "cuda" and not torch.cuda.is_available():
-        refuse("--device cuda: no CUDA device here; leave the flag out")
+    require_device(config.device)
     shape = config.shape(batch_size=4)
     simulated = replace(config.shape(batch_size=32), device="cpu")
     machine = f"{describe_machine(config.device, config.threads)}, transformers {transformers.__version__}"
@@ -289,11 +257,9 @@ def main(config: Config) -> None:
     if config.only in ("all", "write"):
         figures["writing"] = bench_writing(config, shape)
     if config.json is not None:
-        config.json.write_text(json.dumps(figures, indent=1))
+        write_json(config.json, figures)
         print(f"\nwritten to {config.json}")
 
 
 if __name__ == "__main__":
-    with one_line_errors("bench_lm"):
-        arguments = tyro.cli(Config, description=__doc__)
-    main(arguments)
+    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))

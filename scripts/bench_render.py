@@ -11,7 +11,6 @@ hits both sides. Nothing else should be running.
 from __future__ import annotations
 
 import io
-import math
 import os
 import resource
 import shutil
@@ -29,20 +28,19 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
-from PIL import Image, ImageChops, ImageDraw
 from torch.utils.data import DataLoader, RandomSampler
 
-from shapesgen import AttributeSpace, ShapesDataset, ShapesParquet, render
-from shapesgen.kernel import BORDER, BOTTOM, NOTCH_DEPTH, NOTCH_WIDTH, PALETTE, PERIOD, RADIUS
-from sqrtvocab.errors import UserError
-from sqrtvocab.flags import at_least, one_line_errors
-
-FULL = AttributeSpace.full()
-SCALE = 4
+from scripts.common.command import run_script
+from scripts.common.pillow_renderer import FULL, pillow_render
+from shapesgen import ShapesDataset, ShapesParquet, render
+from sqrtvocab.errors import RunError, UserError
+from sqrtvocab.flags import at_least
 
 
-@dataclass
-class Bench:
+@dataclass(frozen=True)
+class Config:
+    """Images per second of the renderer, the datasets and the writer, against Pillow."""
+
     images_per_class: int = 4
     """Of the 30,720 classes with one rotation, which `shapesgen render` writes to disk: 122,880 images."""
     rounds: int = 7
@@ -53,102 +51,6 @@ class Bench:
     def __post_init__(self) -> None:
         if problems := at_least(self, 1, "images_per_class", "rounds"):
             raise UserError("; ".join(problems))
-
-
-# --- the straightforward renderer ---------------------------------------------------------------------------
-
-
-def corners(shape: str, radius: float, rotation: float, centre: float) -> list[tuple[float, float]]:
-    def ring(n: int, first: float, radii: tuple[float, ...] = (1.0,)) -> list[tuple[float, float]]:
-        return [(first + 360 * k / n, radii[k % len(radii)]) for k in range(n)]
-
-    inner = math.sqrt(2) * math.sin(math.radians(20))
-    polar: dict[str, list[tuple[float, float]]] = {
-        "circle": ring(90, 0),
-        "square": ring(4, 45),
-        "triangle": ring(3, -90),
-        "pentagon": ring(5, -90),
-        "hexagon": ring(6, 0),
-        "octagon": ring(8, 22.5),
-        "star": ring(10, -90, (1.0, 0.381966)),
-        "cross": [(90 * q + a, r) for q in range(4) for a, r in ((-20, 1.0), (20, 1.0), (45, inner))],
-    }
-    turned = [(math.radians(angle + rotation), r * radius) for angle, r in polar[shape]]
-    return [(centre + r * math.cos(angle), centre + r * math.sin(angle)) for angle, r in turned]
-
-
-def pattern_mask(pattern: str, side: int, period: float, rotation: float) -> Image.Image:
-    mask = Image.new("L", (side, side))
-    draw = ImageDraw.Draw(mask)
-    steps = range(-int(side / period / 2) - 1, int(side / period / 2) + 2)
-    middle = side / 2
-    for i in steps:
-        y = middle + i * period
-        if pattern == "striped":
-            draw.rectangle((0, y, side, y + period / 2), fill=255)
-            continue
-        for j in steps:
-            x = middle + j * period
-            if pattern == "dotted":
-                r = 0.3 * period
-                draw.ellipse((x - r, y - r, x + r, y + r), fill=255)
-            elif pattern == "checkered":
-                half = period / 2
-                draw.rectangle((x, y, x + half, y + half), fill=255)
-                draw.rectangle((x + half, y + half, x + period, y + period), fill=255)
-    return mask.rotate(-rotation)
-
-
-def pillow_render(class_id: int, rng: np.random.Generator) -> Image.Image:
-    """One image of a class, drawn with Pillow at four times the size."""
-    options = FULL.describe(class_id)
-    size = FULL.options["size"].index(options["size"])
-    rotation = float(options["rotation"])
-    radius, border = RADIUS[size] * SCALE, BORDER[size] * SCALE
-    side = 100 * SCALE
-    middle = side / 2 + SCALE * rng.uniform(-4, 4)
-    colour = PALETTE[options["colour"]]
-    tint = tuple(255 - (255 - c) // 4 for c in colour)
-    shade = tuple(c * 5 // 16 for c in colour)
-
-    outline = corners(options["shape"], radius, rotation, middle)
-    mask = Image.new("L", (side, side))
-    ImageDraw.Draw(mask).polygon(outline, fill=255)
-    picture = Image.new("RGB", (side, side), colour)
-    if options["pattern"] != "solid":
-        picture.paste(tint, mask=pattern_mask(options["pattern"], side, PERIOD[size] * SCALE, rotation))
-    draw = ImageDraw.Draw(picture)
-    edges = list(zip(outline, outline[1:] + outline[:1], strict=True))
-    for a, b in edges:
-        if options["border"] == "solid":
-            draw.line((a, b), fill=shade, width=round(2 * border))
-            continue
-        length = math.dist(a, b)
-        dashes = max(round(length / (3 * border)), 1)
-        for k in range(dashes):
-            start, end = (k + 0.25) / dashes, (k + 0.75) / dashes
-            dash = [(a[0] + (b[0] - a[0]) * t, a[1] + (b[1] - a[1]) * t) for t in (start, end)]
-            draw.line(dash, fill=shade, width=round(2 * border))
-    bottom = BOTTOM[FULL.options["shape"].index(options["shape"])] * radius
-    half, depth = NOTCH_WIDTH[size] * SCALE / 2, NOTCH_DEPTH[size] * SCALE
-    c, s = math.cos(math.radians(rotation)), math.sin(math.radians(rotation))
-    box = [
-        (x, y) for x, y in ((-half, bottom - depth), (half, bottom - depth), (half, radius), (-half, radius))
-    ]
-    ImageDraw.Draw(mask).polygon([(middle + x * c - y * s, middle + x * s + y * c) for x, y in box], fill=0)
-
-    picture = picture.resize((100, 100), Image.Resampling.BOX)
-    mask = mask.resize((100, 100), Image.Resampling.BOX)
-    if options["texture"] == "noise":
-        grain = rng.integers(0, 4, (100, 100, 1)) * 32 - 48
-        picture = Image.fromarray(np.clip(np.asarray(picture) + grain, 0, 255).astype(np.uint8))
-    mask = ImageChops.multiply(mask, Image.new("L", mask.size, round(255 * float(options["opacity"]))))
-    canvas = Image.new("RGB", (100, 100), "white")
-    canvas.paste(picture, mask=mask)
-    return canvas
-
-
-# --- what is timed ------------------------------------------------------------------------------------------
 
 
 def time_of(function: Callable[[], int]) -> float:
@@ -191,7 +93,7 @@ def write_set(out: Path, images_per_class: int) -> tuple[float, float, int, int]
     watcher = threading.Thread(target=watch)
     watcher.start()
     if process.wait() != 0:
-        sys.exit("bench_render: `shapesgen render` failed")
+        raise RunError("`shapesgen render` failed: see above")
     seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     watcher.join()
@@ -199,22 +101,24 @@ def write_set(out: Path, images_per_class: int) -> tuple[float, float, int, int]
     return seconds, cpu, size, peak
 
 
-def main(bench: Bench) -> None:
+def main(config: Config) -> None:
+    """Time everything in a scratch folder."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
-    scratch = Path(tempfile.mkdtemp(dir=bench.scratch))
+    scratch = Path(tempfile.mkdtemp(dir=config.scratch))
     try:
-        run(bench, rng, scratch)
+        run(config, rng, scratch)
     finally:
         shutil.rmtree(scratch)
 
 
-def run(bench: Bench, rng: np.random.Generator, scratch: Path) -> None:
+def run(config: Config, rng: np.random.Generator, scratch: Path) -> None:
+    """Time, tabulate."""
     ids = rng.integers(0, FULL.num_classes, 10_240)
     train = ShapesDataset("train")
     render(FULL, ids[:1], 0)  # compile
 
-    seconds, cpu, size, peak = write_set(scratch / "set", bench.images_per_class)
+    seconds, cpu, size, peak = write_set(scratch / "set", config.images_per_class)
     stored = ShapesParquet(scratch / "set")
     images = stored.recipe.num_images
 
@@ -252,7 +156,7 @@ def run(bench: Bench, rng: np.random.Generator, scratch: Path) -> None:
     for function in (draw_with_pillow, draw, load, read):
         function()  # everything once before it counts: workers started, shards mapped
     rates: dict[str, list[float]] = {}
-    for _ in range(bench.rounds):
+    for _ in range(config.rounds):
         for function in (draw_with_pillow, draw_and_save_with_pillow, draw, load, read):
             rates.setdefault(function.__name__, []).append(time_of(function))
     rate = {name: statistics.median(values) for name, values in rates.items()}
@@ -261,7 +165,7 @@ def run(bench: Bench, rng: np.random.Generator, scratch: Path) -> None:
     def start_up(*arguments: str) -> float:
         command = [sys.executable, "-m", "shapesgen.cli", *arguments]
         times = []
-        for _ in range(bench.rounds):
+        for _ in range(config.rounds):
             started = time.perf_counter()
             subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
             times.append(time.perf_counter() - started)
@@ -269,7 +173,7 @@ def run(bench: Bench, rng: np.random.Generator, scratch: Path) -> None:
 
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} (2 to 3 of it is this benchmark)")
     print(
-        f"medians of {bench.rounds} rounds; {images:,} images written once, {cpu:.0f} s of processor time\n"
+        f"medians of {config.rounds} rounds; {images:,} images written once, {cpu:.0f} s of processor time\n"
     )
     print("| | images/s | against Pillow | to reach |")
     print("|---|---:|---:|---:|")
@@ -292,6 +196,4 @@ def run(bench: Bench, rng: np.random.Generator, scratch: Path) -> None:
 
 
 if __name__ == "__main__":
-    with one_line_errors("bench_render"):
-        arguments = tyro.cli(Bench, description=__doc__)
-    main(arguments)
+    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))

@@ -16,7 +16,7 @@ from pathlib import Path
 import tyro
 
 from classifier.presets import PRESETS
-from sqrtvocab.flags import one_line_errors
+from scripts.common.command import run_script
 
 OUT = Path("runs/demo")
 MODULES = {"shapesgen": "shapesgen.cli", "train_classifier": "classifier.train"}
@@ -31,7 +31,7 @@ def run(command: str, *arguments: object) -> None:
         raise SystemExit(ended.returncode)
 
 
-def main() -> None:
+def main(_: None) -> None:
     """The whole demo; it has no flags."""
     if OUT.exists():
         shutil.rmtree(OUT)
@@ -59,6 +59,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with one_line_errors("demo"):
-        tyro.cli(lambda: None, description=__doc__)
-    main()
+    raise SystemExit(run_script(main, lambda: tyro.cli(lambda: None, description=__doc__)))

@@ -15,37 +15,27 @@ them, ablation.md and ablation.png.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tyro
-from contenders import lm_recipe
-from lm_models import Setting, Shape, simulate_training
-from records import KEY, Contender, Data, Job, Row, exit_code, key_of, read_rows, run_all
-from results import (
-    GRID,
-    INK,
-    MUTED,
-    SURFACE,
-    command_line,
-    folder,
-    read_csv,
-    table,
-    write_csv,
-    write_figure,
-    write_page,
-)  # fmt: skip
 
+from scripts.common.command import make_folder, run_script
+from scripts.common.contenders import lm_recipe, lm_settings
+from scripts.common.jobs import KEY, Contender, Data, Job, record_of_runs
+from scripts.common.lm_models import QUICK_SIZES, Setting, Shape, simulate_training
+from scripts.common.pages import write_figure, write_page
+from scripts.common.records import Record, Row, lock_of
+from scripts.common.runs import run_all
+from scripts.reports.ablation import draw, joined, pages
 from sqrtvocab.errors import UserError
-from sqrtvocab.flags import at_least, one_line_errors, positive
+from sqrtvocab.flags import at_least, positive
 
 # torch is imported where it is used: --help must not wait for it.
 
-VOCABULARY = 50257
-MEMORY_COLUMNS = ("groups", "peak_bytes", "logits_bytes", "head_parameters", "memory_settings")
-BLUE = "#2a78d6"
+HEAD = "--head grouped --modulation scale-shift --no-tie-embeddings --grouping index --no-prior"
 
 
 @dataclass(frozen=True)
@@ -93,7 +83,9 @@ class Config:
 
     def shape(self) -> Shape:
         """Of the step whose memory is counted."""
-        return Shape(2000, 16, 2, 2, 32, 2) if self.quick else Shape(VOCABULARY, 64, 4, 2, 512, 32)
+        return (
+            QUICK_SIZES["tiny"] if self.quick else Shape(hidden_size=64, num_layers=4, num_attention_heads=2)
+        )
 
 
 def grid(vocabulary: int, points: int) -> list[int]:
@@ -108,23 +100,27 @@ def grid(vocabulary: int, points: int) -> list[int]:
     return sorted((numbers - {middle}) | {math.isqrt(vocabulary)})
 
 
-def measure_memory(shape: Shape, groups: int) -> dict[str, Any]:
+def measure_memory(shape: Shape, groups: int) -> Row:
     """Memory of a step with so many groups, from shapes."""
     import torch
 
     from sqrtvocab import Partition, make_head
 
-    shape = replace(shape, num_groups=groups)
-    memory = simulate_training("grouped", shape, Setting())
+    memory = simulate_training("grouped", replace(shape, num_groups=groups), Setting())
     with torch.device("meta"):
         partition = Partition(shape.vocab_size, groups)
         head = make_head("grouped", shape.hidden_size, shape.vocab_size, partition=partition)
-    parameters = sum(parameter.numel() for parameter in head.parameters())
-    figures = (groups, memory.peak, memory.logits, parameters, memory_settings(shape))
-    return dict(zip(MEMORY_COLUMNS, figures, strict=True))
+    return {
+        "groups": str(groups),
+        "peak_bytes": str(memory.peak),
+        "logits_bytes": str(memory.logits),
+        "head_parameters": str(sum(parameter.numel() for parameter in head.parameters())),
+        "memory_settings": memory_settings(shape),
+    }
 
 
 def memory_settings(shape: Shape) -> str:
+    """What a row's memory is about."""
     return (
         f"V={shape.vocab_size} hidden={shape.hidden_size} layers={shape.num_layers} "
         f"batch={shape.batch_size}x{shape.seq_len} fp32"
@@ -133,35 +129,26 @@ def memory_settings(shape: Shape) -> str:
 
 def job_of(config: Config, groups: int) -> Job:
     """The training with so many groups. Every flag is spelled out: a row must keep its meaning."""
-    shape, quick = config.shape(), config.quick
-    steps = 4 if quick else config.steps
-    flags = {
-        "hidden-size": shape.hidden_size, "num-layers": shape.num_layers,
-        "num-attention-heads": shape.num_attention_heads,
-        "seq-len": shape.seq_len if quick else config.seq_len,
-        "batch-size": shape.batch_size if quick else config.batch_size,
-        "max-steps": steps, "epochs": 1000, "warmup-steps": min(100, max(1, steps // 10)),
-        # Once: an evaluation with V groups takes minutes, since the best class is searched in every one.
-        "eval-every": steps, "eval-tokens": 512 if quick else 32_768, "sample-every": 0,
-    }  # fmt: skip
-    head = "--head grouped --modulation scale-shift --no-tie-embeddings --grouping index --no-prior"
-    recipe = lm_recipe(config.lr)
-    if quick:
+    shape = replace(config.shape(), seq_len=config.seq_len, batch_size=config.batch_size)
+    steps, eval_tokens, recipe = config.steps, 32_768, lm_recipe(config.lr)
+    if config.quick:
+        shape, steps, eval_tokens = config.shape(), 4, 512
         recipe = recipe.replace("gpt2", f"train:{shape.vocab_size}")
-    settings = [part for key, value in flags.items() for part in (f"--{key}", str(value))]
+    # One evaluation: with V groups it takes minutes, since the best class is searched in every one.
+    settings = lm_settings(shape, steps, min(100, max(1, steps // 10)), eval_tokens)
     return Job(
         trainer="lm.train",
         name=f"groups-{groups}",
         contender=Contender(f"{groups} groups", f"--num-groups {groups}"),
         seed=config.seed,
-        settings=(*settings, *head.split(), *recipe.split()),
+        settings=(*settings.split(), *HEAD.split(), *recipe.split()),
         steps=steps,
         runs=config.runs,
-        data=Data.of("stories:200" if quick else str(config.data)),
+        data=Data.of("stories:200" if config.quick else str(config.data)),
     )
 
 
-def losses(rows: Sequence[Row], config: Config) -> list[Row]:
+def losses_to_show(rows: Sequence[Row], config: Config) -> list[Row]:
     """The rows with the settings asked for, or, where no loss is asked for, with those that most have."""
 
     def settings(row: Row) -> tuple[str, ...]:
@@ -177,150 +164,37 @@ def losses(rows: Sequence[Row], config: Config) -> list[Row]:
     return [row for row in rows if settings(row) == wanted]
 
 
-def joined(memory: Iterable[dict[str, Any]], loss: Sequence[Row], config: Config) -> list[dict[str, Any]]:
-    """A row for each number of groups with its memory and its loss, "" where there is none."""
-    found: dict[int, dict[str, Any]] = {}
-    for row in memory:
-        if row["memory_settings"] == memory_settings(config.shape()):
-            found[int(row["groups"])] = {**row, "loss": "", "loss_settings": ""}
-    for row in losses(loss, config):
-        groups = int(row["contender"].removeprefix("groups-"))
-        empty = {**dict.fromkeys(MEMORY_COLUMNS, ""), "groups": groups}
-        settings = f"`{row['settings']} --seed {row['seed']}`"
-        found[groups] = {**found.get(groups, empty), "loss": row["loss"], "loss_settings": settings}
-    return [found[groups] for groups in sorted(found)]
-
-
-def pages(rows: list[dict[str, Any]], config: Config) -> list[str]:
-    """The Markdown, part by part."""
-    from sqrtvocab.measure.machine import describe_machine
-
-    shape = config.shape()
-    root = math.isqrt(shape.vocab_size)
-    lines = []
-    for row in rows:
-        peak = f"{float(row['peak_bytes']) / 2**30:.3f}" if row["peak_bytes"] else ""
-        parameters = f"{int(row['head_parameters']):,}" if row["head_parameters"] else ""
-        loss = f"{float(row['loss']):.3f}" if row["loss"] else ""
-        groups = int(row["groups"])
-        lines.append([f"**{groups:,}** (√V)" if groups == root else f"{groups:,}", parameters, peak, loss])
-    parts = [
-        "# Ablation: the number of groups",
-        f"The paper's ablation: hidden {shape.hidden_size}, {shape.num_layers} layers, "
-        f"{shape.num_attention_heads} attention heads, V = {shape.vocab_size:,}, the grouped head. Memory is "
-        f"the peak of a training step of {shape.batch_size} x {shape.seq_len} tokens in float32 with AdamW, "
-        "from shapes. Last written by:",
-        command_line(),
-        f"on {describe_machine()}.",
-        "![Loss and memory against the number of groups](ablation.png)",
-        table(["groups", "parameters of the head", "peak memory, GiB", "validation loss"], lines),
-    ]
-    if best := lowest(rows, "peak_bytes"):
-        verdict = (
-            f"Least memory at G = {best['groups']}; √V is {root}. The logits of group and member are G + V/G "
-            "wide together, which is least at √V."
-        )
-        parts.append(verdict)
-    if best := lowest(rows, "loss"):
-        worst = max((row for row in rows if row["loss"]), key=lambda row: float(row["loss"]))
-        parts.append(
-            f"Loss ({best['loss_settings']}): lowest {float(best['loss']):.3f} at G = {best['groups']}, "
-            f"highest {float(worst['loss']):.3f} at G = {worst['groups']}. The paper finds its maximum at "
-            "√V, and 3.7 to 3.9 for most group sizes around it."
-        )
-    return parts
-
-
-def lowest(rows: list[dict[str, Any]], column: str) -> dict[str, Any] | None:
-    """The row with the least figure in this column, of those that have one."""
-    return min((row for row in rows if row[column] != ""), key=lambda row: float(row[column]), default=None)
-
-
-def draw(rows: list[dict[str, Any]], shape: Shape) -> Any:
-    """A panel each for loss and memory, as far as measured, over the number of groups."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    root = math.isqrt(shape.vocab_size)
-    panels = [("loss", "validation loss (nats)", 1.0), ("peak_bytes", "peak memory of a step (GiB)", 2.0**30)]
-    panels = [panel for panel in panels if any(row[panel[0]] != "" for row in rows)]
-    figure = Figure(figsize=(5.2 * len(panels), 3.9), layout="constrained", facecolor=SURFACE)
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for panel, (column, title, unit) in zip(axes, panels, strict=True):
-        points = [(int(row["groups"]), float(row[column]) / unit) for row in rows if row[column] != ""]
-        panel.set_xscale("log")
-        panel.set_xlim(0.7, shape.vocab_size * 1.5)
-        panel.axvline(root, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
-        panel.text(root * 1.12, 0.98, f"√V = {root}", transform=panel.get_xaxis_transform(), va="top",
-                   fontsize=8, color=MUTED)  # fmt: skip
-        panel.plot(*zip(*points, strict=True), color=BLUE, linewidth=2, marker="o", markersize=5)
-        x, y = min(points, key=lambda point: point[1])
-        panel.plot([x], [y], "o", markersize=10, markerfacecolor="none", markeredgecolor=INK)
-        place = math.log(x) / math.log(shape.vocab_size)  # from 0 at the left edge to 1 at the right
-        side = "left" if place < 0.2 else "right" if place > 0.8 else "center"
-        panel.annotate(
-            f"least: {y:.3g} at G = {x:,}", (x, y), xytext=(0, -20), fontsize=8, color=INK,
-            textcoords="offset points", ha=side,
-            bbox={"facecolor": SURFACE, "edgecolor": "none", "pad": 1},
-        )  # fmt: skip
-        low, high = (f(point[1] for point in points) for f in (min, max))
-        panel.set_ylim(low - 0.2 * (high - low) - 1e-3, high + 0.15 * (high - low) + 1e-3)
-        if high > 5 * low:
-            panel.set_yscale("log")
-            panel.set_ylim(low / 1.7, high * 1.5)
-            ticks = [factor * 10.0**power for power in range(-6, 4) for factor in (1, 2, 5)]
-            panel.yaxis.set_major_locator(FixedLocator(ticks))
-            panel.yaxis.set_minor_locator(NullLocator())
-            panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            panel.set_ylim(low / 1.7, high * 1.5)
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        panel.set_xlabel("number of groups G", fontsize=8.5, color=MUTED)
-        panel.set_title(title, fontsize=10, color=INK, loc="left")
-        panel.tick_params(labelsize=8, colors=MUTED, length=0, which="both")
-        panel.grid(color=GRID, linewidth=0.7, which="major")
-        panel.set_axisbelow(True)
-        panel.set_facecolor(SURFACE)
-        for side in ("top", "right", "left"):
-            panel.spines[side].set_visible(False)
-        panel.spines["bottom"].set_color(GRID)
-    return figure
-
-
 def main(config: Config) -> None:
+    """Count, train, tabulate, draw."""
     from tqdm import tqdm
 
     shape = config.shape()
     numbers = sorted(set(config.groups or grid(shape.vocab_size, config.points)))
-    out = folder(config.out, config.quick)
-    memory_path, loss_path = out / "ablation.csv", out / "ablation_loss.csv"
-    # Rows of other settings stay in the record; `joined` leaves them out of page and figure.
-    memory: dict[tuple[str, str], dict[str, Any]] = {
-        (row["groups"], row["memory_settings"]): {name: row.get(name, "") for name in MEMORY_COLUMNS}
-        for row in read_csv(memory_path, ("groups", "memory_settings"))
-    }
+    out = make_folder(config.out, config.quick)
+    memory = Record(out / "ablation.csv", ("groups", "memory_settings"))
+    loss = record_of_runs(out / "ablation_loss.csv")
 
-    def report(_: Job | None = None) -> None:
-        rows = joined(memory.values(), read_rows(loss_path), config)
-        write_figure(out / "ablation.png", draw(rows, shape))
-        write_page(out / "ablation.md", *pages(rows, config))
+    def report() -> None:
+        # Rows of other settings stay in the record; page and figure leave them out.
+        mine = [row for row in memory.rows() if row["memory_settings"] == memory_settings(shape)]
+        rows = joined(mine, losses_to_show(loss.rows(), config))
+        with lock_of(out / "ablation.md"):  # another part of the ablation may report, too
+            write_figure(out / "ablation.png", draw(rows, shape))
+            write_page(out / "ablation.md", *pages(rows, shape))
 
     if config.only != "loss":
+        known = memory.known()
         for groups in tqdm(numbers, desc="memory", disable=None):
-            key = (str(groups), memory_settings(shape))
-            if key not in memory:
-                memory[key] = measure_memory(shape, groups)
-        rows = sorted(memory.values(), key=lambda row: (row["memory_settings"], int(row["groups"])))
-        write_csv(memory_path, rows)
+            if (str(groups), memory_settings(shape)) not in known:
+                memory.keep(measure_memory(shape, groups))
         report()
     if config.only != "memory":
-        done = {key_of(row) for row in read_rows(loss_path)}
-        jobs = [job for job in (job_of(config, groups) for groups in numbers) if job.key not in done]
-        run_all(jobs, loss_path, config.threads, None, report)
-        report()
+        known = loss.known()
+        jobs = [job for job in (job_of(config, groups) for groups in numbers) if job.key not in known]
+        run_all(jobs, loss, config.threads, None, report)
+    report()
     print(out / "ablation.md")
 
 
 if __name__ == "__main__":
-    with one_line_errors("figure_ablation"):
-        arguments = tyro.cli(Config, description=__doc__)
-    raise SystemExit(exit_code("figure_ablation", lambda: main(arguments)))
+    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))

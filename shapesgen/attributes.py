@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
+
+from sqrtvocab.errors import shortened
 
 IntArray = npt.NDArray[np.int64]
 
@@ -70,6 +72,21 @@ class AttributeSpace:
             if not indices[name]:
                 raise ValueError(f"{name}: keep at least one option of {', '.join(OPTIONS[name])}")
         return cls(tuple(indices.values()))
+
+    @classmethod
+    def parse_only(cls, items: Sequence[str]) -> AttributeSpace:
+        """The sub-space that the values of `--only` keep, each "ATTRIBUTE=OPTION,OPTION,...".
+
+        Raises ValueError as `only` does, and for a value of another form.
+        """
+        kept: dict[str, list[str]] = {}
+        for item in items:
+            name, equals, options = item.partition("=")
+            if not equals:
+                raise ValueError(f"expected ATTRIBUTE=OPTION,... got {shortened(item)!r}")
+            check_attribute(name)
+            kept.setdefault(name, []).extend(options.split(","))
+        return cls.only(kept)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Iterable[str]]) -> AttributeSpace:
@@ -216,6 +233,10 @@ def _nearest(word: str, valid: Iterable[str]) -> str:
 
 def _integers(values: npt.ArrayLike, what: str) -> IntArray:
     array = np.asarray(values)
+    if array.size and (
+        array.dtype == object or array.dtype == np.uint64
+    ):  # what numpy makes of huge integers
+        raise ValueError(f"{what} must be integers below 2^63")
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"{what} must be integers, got {array.dtype}")
     return array.astype(np.int64)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,15 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
 
-from shapesgen.attributes import ATTRIBUTES, AttributeSpace, check_attribute
+from shapesgen.attributes import ATTRIBUTES, AttributeSpace
 from shapesgen.choices import Format, RotationCue, Sampling
-from shapesgen.errors import DamagedShardError, WriteError
-from sqrtvocab.errors import UserError
-from sqrtvocab.flags import one_line
+from sqrtvocab.errors import UserError, exit_code, shortened
+from sqrtvocab.flags import one_line_errors
 
 if TYPE_CHECKING:
     from shapesgen.recipe import Recipe
+
+MAX_WORKERS = 1_024  # more is a slip of the finger, and would bring the machine down
 
 Only = UseAppendAction[tuple[str, ...]]
 
@@ -124,7 +126,7 @@ class Verify:
         for problem in problems:
             print(problem, file=sys.stderr)
         print(
-            f"{len(problems)} of {len(records)} shards are damaged; "
+            f"{len(problems)} of {len(records)} shards, or their records, are damaged; "
             f"`shapesgen render --out {self.dir}` with the same settings writes just these again",
             file=sys.stderr,
         )
@@ -222,24 +224,14 @@ class Preview:
                 rows = preview.instances(recipe, self.class_id) if self.class_id else preview.overview(recipe)
             except ValueError as error:
                 raise UserError(f"--class-id: {error}") from None
-        try:
-            preview.sheet(title, rows).save(self.out)
-        except (OSError, ValueError) as error:
-            raise UserError(f"--out {self.out}: {error}") from None
+        preview.save(preview.sheet(title, rows), self.out)
         print(self.out)
         return 0
 
 
 def _space(only: Sequence[str]) -> AttributeSpace:
-    kept: dict[str, list[str]] = {}
     try:
-        for item in only:
-            name, equals, options = item.partition("=")
-            if not equals:
-                raise ValueError(f"expected ATTRIBUTE=OPTION,... got {item!r}")
-            check_attribute(name)
-            kept.setdefault(name, []).extend(options.split(","))
-        return AttributeSpace.only(kept)
+        return AttributeSpace.parse_only(only)
     except ValueError as error:
         raise UserError(f"--only: {error}") from None
 
@@ -250,15 +242,15 @@ def _workers(workers: int | None, images: int) -> int:
             return 1
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return cores or 1
-    if workers < 1:
-        raise UserError(f"--workers must be at least 1, got {workers}")
+    if not 1 <= workers <= MAX_WORKERS:
+        raise UserError(f"--workers must be 1..{MAX_WORKERS}, got {shortened(str(workers))}")
     return workers
 
 
 def _pair(flag: str, form: str, separator: str, text: str) -> tuple[int, int]:
-    match = re.fullmatch(rf"(\d+){separator}(\d+)", text)
+    match = re.fullmatch(rf"([0-9]{{1,18}}){separator}([0-9]{{1,18}})", text)
     if match is None:
-        raise UserError(f"{flag} must be {form}, got {text!r}")
+        raise UserError(f"{flag} must be {form}, got {shortened(text)!r}")
     return int(match[1]), int(match[2])
 
 
@@ -281,37 +273,42 @@ Command = (
 )
 
 
-def _parse(arguments: Sequence[str] | None) -> Render | Verify | Preview | Describe | Ceiling:
-    """tyro's answer to bad arguments is a box of many lines; say the same in one."""
-    message = io.StringIO()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. Returns 0, 1 for a failed run or check, 2 for bad input, 128 + the number of a signal
+    such as that of Ctrl-C."""
     try:
-        with contextlib.redirect_stderr(message):
-            return tyro.cli(
+        with one_line_errors("shapesgen"):
+            command = tyro.cli(
                 Command,
                 args=arguments,
                 prog="shapesgen",
                 description="The procedural image set of 184,320 classes: write, check, see and measure it.",
                 config=(tyro.conf.FlagCreatePairsOff,),
             )
-    except SystemExit as end:
-        if end.code:
-            raise UserError(one_line(message.getvalue())) from None
-        raise
+    except SystemExit as end:  # help, or bad flags
+        return int(end.code or 0)
+    kept = "stopped; finished shards are kept, run again to go on"
+    with _signals_as_ctrl_c():
+        return exit_code("shapesgen", command.run, kept if isinstance(command, Render) else "stopped")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns 0, 1 for a failed run or check, 2 for bad input, 130 after Ctrl-C."""
+@contextlib.contextmanager
+def _signals_as_ctrl_c() -> Iterator[None]:
+    """Let the signals by which schedulers and terminals end a job clean up as Ctrl-C does."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    if threading.current_thread() is not threading.main_thread():  # nobody else may handle signals
+        yield
+        return
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
-        return _parse(arguments).run()
-    except UserError as error:
-        print(f"shapesgen: {error}", file=sys.stderr)
-        return 2
-    except (WriteError, DamagedShardError) as error:
-        print(f"shapesgen: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("shapesgen: stopped; finished shards are kept, run again to go on", file=sys.stderr)
-        return 130
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ def decode(png: bytes | memoryview) -> Images:
     if png[: len(HEAD)] != HEAD or png[-len(_TAIL) :] != _TAIL:
         raise ValueError("damaged PNG, or one that shapesgen did not write")
     body = png[_DATA : -len(_TAIL) - 4]
+    if png[len(HEAD) : _DATA] != struct.pack(">I", len(body)) + b"IDAT":
+        raise ValueError("damaged PNG: the data chunk has another name or length")
     if zlib.crc32(body, zlib.crc32(b"IDAT")) != int.from_bytes(png[-len(_TAIL) - 4 : -len(_TAIL)], "big"):
         raise ValueError("damaged PNG: the checksum does not match")
     try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,11 +15,14 @@ from PIL import Image, ImageDraw, ImageFont
 
 from shapesgen import png
 from shapesgen.attributes import AttributeSpace
+from shapesgen.errors import DamagedShardError, naming_out
 from shapesgen.kernel import SIDE
 from shapesgen.layout import read_manifest, shards_of
 from shapesgen.recipe import Recipe
 from shapesgen.renderer import Images
 from shapesgen.shards import read_shard
+from sqrtvocab.atomic import write_bytes
+from sqrtvocab.errors import UserError, shortened
 
 _COLUMNS = 10
 _GAP, _MARGIN, _NAME, _LINE = 14, 18, 22, 12  # px
@@ -82,7 +88,10 @@ def from_folder(folder: Path) -> tuple[Recipe, list[Row]]:
         found = list(islice(pairs, 3 * _COLUMNS))
         for start in range(0, len(found), _COLUMNS):
             some = found[start : start + _COLUMNS]
-            images = np.stack([png.decode(file) for file, _ in some])
+            try:
+                images = np.stack([png.decode(file) for file, _ in some])
+            except ValueError as error:
+                raise DamagedShardError(f"{shard.file(form)}: {error}") from None
             captions = [_caption(recipe.space, label, shape=True) for _, label in some]
             rows.append(Row(split if start == 0 else "", images, captions))
     return recipe, rows
@@ -119,3 +128,21 @@ def sheet(title: str, rows: Sequence[Row]) -> Image.Image:
                 at = (left + SIDE // 2, top + _NAME + SIDE + 2 + _LINE * k)
                 draw.text(at, line, fill=_PALE, font=small, anchor="ma")
     return canvas
+
+
+def save(picture: Image.Image, out: Path) -> None:
+    """Write a sheet in the format that the file's name ends in.
+
+    Raises UserError if that is none that Pillow writes, or if the system refuses the path.
+    """
+    Image.init()
+    kind = Image.registered_extensions().get(out.suffix.lower(), "")
+    if kind not in Image.SAVE:
+        raise UserError(f"--out {shortened(str(out))}: not a kind of picture that can be written; use .png")
+    data = io.BytesIO()
+    picture.save(data, kind)
+    with naming_out(out):
+        target = Path(os.path.realpath(out))  # the file that a link leads to
+        if target.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        write_bytes(target, data.getvalue())

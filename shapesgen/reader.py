@@ -55,7 +55,7 @@ class ShapesParquet(MapStyle):
         self._starts = np.array([shard.start for shard in shards])
         for record in self._records:
             path = self.folder / record.file
-            size = path.stat().st_size if path.exists() else 0
+            size = path.stat().st_size if path.is_file() else 0
             if size != record.bytes:
                 raise _damaged(record, f"{size:,} bytes instead of {record.bytes:,}")
         self._open: dict[int, _MappedShard] = {}
@@ -100,9 +100,9 @@ class _MappedShard:
     def __init__(self, path: Path, images: int) -> None:
         with path.open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
-            self.labels = parquet.read(["label"])["label"].to_numpy()
-            chunks = [_image_chunk(parquet.metadata.row_group(g)) for g in range(parquet.num_row_groups)]
+            with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+                self.labels = parquet.read(["label"])["label"].to_numpy()
+                chunks = [_image_chunk(parquet.metadata.row_group(g)) for g in range(parquet.num_row_groups)]
         # In a plain, uncompressed column a value is its length in four bytes, then its bytes. Page headers
         # lie between some of them, so look for the head that all our files begin with.
         self._offsets = np.empty(images, np.int64)

@@ -106,7 +106,12 @@ class Recipe:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Recipe:
+        """The inverse of `to_config`. Raises KeyError, TypeError, ValueError or AttributeError for anything
+        else."""
         first, end = config["classes"]
+        numbers = (first, end, config["images_per_class"], config["seed"])
+        if not all(type(number) is int for number in numbers):
+            raise TypeError(f"expected integers, got {numbers}")
         return cls(
             space=AttributeSpace.from_config(config["attributes"]),
             classes=(first, end),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from typing import Any, TypeVar
 
@@ -40,7 +41,7 @@ def run(
             bar.set_postfix_str(f"{size / 1e6:,.0f} MB", refresh=False)
             bar.update(done - bar.n)
 
-        if workers == 1 or len(tasks) == 1:
+        if workers == 1 or len(tasks) <= 1:
             totals = [0, 0]
 
             def report(done: int, size: int) -> None:
@@ -54,8 +55,9 @@ def run(
         context = multiprocessing.get_context("spawn")
         counts = context.Array("q", 3)  # images, bytes, whether to stop
         with ProcessPoolExecutor(min(workers, len(tasks)), context, _start, (counts,)) as pool:
-            futures = [pool.submit(_call, function, task) for task in tasks]
             try:
+                with _workers_are_deaf():
+                    futures = [pool.submit(_call, function, task) for task in tasks]
                 pending = set(futures)
                 while pending:
                     done, pending = wait(pending, timeout=0.2, return_when=FIRST_EXCEPTION)
@@ -69,13 +71,26 @@ def run(
         return [future.result() for future in futures]
 
 
+@contextlib.contextmanager
+def _workers_are_deaf() -> Iterator[None]:
+    """Processes started in this block inherit that signals are held back. Ctrl-C, and whatever a scheduler
+    sends to all processes of a job, is for the parent, which stops the workers."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _counts: Any = None
 
 
 def _start(counts: Any) -> None:
     global _counts
     _counts = counts
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which stops us
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
 

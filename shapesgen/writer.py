@@ -6,10 +6,9 @@ import hashlib
 import json
 import shutil
 import time
-import uuid
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,23 @@ import numpy as np
 from shapesgen import png
 from shapesgen.card import dataset_card
 from shapesgen.choices import SPLITS, Format
-from shapesgen.errors import WriteError
+from shapesgen.errors import WriteError, naming_out
 from shapesgen.layout import (
     ROW_GROUP,
     Record,
     Shard,
-    load_json,
+    load_config,
+    read_record,
     set_config,
     shards_of,
-    sync_folder,
-    write_atomically,
+    write_config,
     write_manifest,
 )
 from shapesgen.recipe import Recipe
 from shapesgen.shards import Rows, stored, write_shard
 from shapesgen.workers import Report, run
-from sqrtvocab.errors import UserError
+from sqrtvocab.atomic import claimed, fsync, is_claimed, write_text
+from sqrtvocab.errors import UserError, shortened
 
 MAX_FOLDER_IMAGES = 100_000
 
@@ -75,19 +75,22 @@ def write_set(
     first, parts = part
     shards = shards_of(recipe)
     mine = shards[first - 1 :: parts]
+    config = set_config(recipe, form)
     try:
-        _prepare(recipe, out, form, overwrite)
+        _examine(recipe, out, form, overwrite)
         _check_space(recipe, out, form, mine)
+        _check_draws(recipe)
+        _begin(config, out)
         images = sum(shard.end - shard.start for shard in mine)
-        task = partial(_ensure_shard, recipe=recipe, out=out, form=form)
+        task = partial(_ensure_shard, recipe=recipe, config=config, out=out, form=form)
         results = run(task, mine, workers, images, progress)
-        missing = sum(shard.record(out) is None for shard in shards)
-        if not missing:
-            write_atomically(out / "README.md", dataset_card(recipe, form))
-            write_manifest(recipe, out, form)
-            shutil.rmtree(out / ".partial", ignore_errors=True)
+        records = [read_record(shard, out, form, config) for shard in shards]
+        finished = [record for record in records if record is not None]
+        if len(finished) == len(shards):
+            write_text(out / "README.md", dataset_card(recipe, form))
+            write_manifest(recipe, out, form, finished)
     except OSError as error:
-        reason = f"{error.strerror or error}: {error.filename or out}"
+        reason = f"{error.strerror or error}: {error.filename2 or error.filename or out}"
         raise WriteError(f"{reason}; finished shards are kept, run again to go on") from None
     except BrokenProcessPool:
         raise WriteError(
@@ -98,36 +101,79 @@ def write_set(
         kept=sum(record.images for record, kept in results if kept),
         bytes=sum(record.bytes for record, _ in results),
         seconds=time.perf_counter() - started,
-        missing=missing,
+        missing=len(shards) - len(finished),
     )
 
 
-def _prepare(recipe: Recipe, out: Path, form: Format, overwrite: bool) -> None:
-    config = set_config(recipe, form)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        found = load_json(out / "config.json")
-        if found is None and any(out.iterdir()):
-            raise UserError(f"--out {out}: not empty, and no image set; name another folder")
+def _examine(recipe: Recipe, out: Path, form: Format, overwrite: bool) -> None:
+    """See that nothing in the folder, if it is there, speaks against this set."""
+    with naming_out(out):
+        if out.is_symlink() and not out.exists():
+            raise UserError(f"--out {out}: a link that leads nowhere")
+        if out.exists() and not out.is_dir():
+            raise UserError(f"--out {out}: not a folder")
+        if not out.exists():
+            return
+        # Looked at before config.json is, which another process may write at any moment, and first of all.
+        is_bare = all(_is_draft(path) for path in out.iterdir())
+        problem = "not empty, and no image set; name another folder"
+        try:
+            found = load_config(out)
+            if found is not None and "version" not in found:  # nothing of ours
+                found = None
+        except UserError as error:  # damaged
+            found, problem = None, f"{error}; name another folder, or the settings of the set that it holds"
         if found is not None and overwrite:
-            for name in ("data", "records", ".partial", *(SPLITS if found.get("format") == "folder" else ())):
-                shutil.rmtree(out / name, ignore_errors=True)
-            for name in ("manifest.json", "README.md", "config.json"):
-                (out / name).unlink(missing_ok=True)
-            found = None
-        if found is None:
-            # Machines may start together: the first one's file stays, and all compare with it.
-            write_atomically(out / "config.json", json.dumps(config, indent=1) + "\n", replace=False)
-            found = load_json(out / "config.json") or {}
-        if differences := list(_differences(found, config)):
-            raise UserError(
-                f"--out {out} holds a set with other settings: {'; '.join(differences)}. "
-                "Nothing was changed: name another folder, or pass --overwrite"
-            )
-        for name in ("data", "records", ".partial"):
+            _delete(out, found)
+        elif found is not None:
+            _refuse_others(out, found, set_config(recipe, form))
+        elif not is_bare:
+            if not _is_of(recipe, out, form):
+                raise UserError(f"--out {out}: {problem}")
+            (out / "config.json").unlink(missing_ok=True)  # of this very set: written again
+
+
+def _begin(config: dict[str, Any], out: Path) -> None:
+    """Make the folders and config.json, unless they are there."""
+    with naming_out(out):
+        out.mkdir(parents=True, exist_ok=True)
+        # Machines may start together: the first one's file stays, and all compare with it.
+        write_config(config, out, replace=False)
+        _refuse_others(out, load_config(out) or {}, config)
+        for name in ("data", "records"):
             (out / name).mkdir(exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out}: {error.strerror}") from None
+
+
+def _is_draft(path: Path) -> bool:
+    """Whether it is all that a process may leave that was killed, or is still busy, before there is a set."""
+    return path.name.startswith(".config.json.")
+
+
+def _is_of(recipe: Recipe, out: Path, form: Format) -> bool:
+    """Whether a set whose config.json is damaged or gone was made from this recipe: a record says so."""
+    config = set_config(recipe, form)
+    return any(read_record(shard, out, form, config) is not None for shard in shards_of(recipe))
+
+
+def _delete(out: Path, found: dict[str, Any]) -> None:
+    """Delete a set and nothing else; config.json last, so that a second try knows what it has before it."""
+    if any(is_claimed(lock) for lock in out.glob("records/.*.lock")):
+        raise UserError(f"--overwrite: another `shapesgen render` is writing to {out}")
+    for name in ("manifest.json", "README.md"):
+        (out / name).unlink(missing_ok=True)
+    pictures = SPLITS if found.get("format") == "folder" else ()
+    for name in ("data", "records", ".partial", *pictures):  # .partial: of older versions
+        if (out / name).exists():
+            shutil.rmtree(out / name)
+    (out / "config.json").unlink()
+
+
+def _refuse_others(out: Path, found: dict[str, Any], config: dict[str, Any]) -> None:
+    if differences := list(_differences(found, config)):
+        raise UserError(
+            f"--out {out} holds a set with other settings: {'; '.join(differences)}. "
+            "Nothing was changed: name another folder, or pass --overwrite"
+        )
 
 
 def _differences(there: dict[str, Any], asked: dict[str, Any]) -> Iterator[str]:
@@ -136,58 +182,68 @@ def _differences(there: dict[str, Any], asked: dict[str, Any]) -> Iterator[str]:
         if isinstance(value, dict) and isinstance(found, dict):
             yield from _differences(found, value)
         elif found != value:
-            yield f"{setting} is {json.dumps(found)}, asked for {json.dumps(value)}"
+            yield f"{setting} is {shortened(json.dumps(found))}, asked for {json.dumps(value)}"
 
 
 def _check_space(recipe: Recipe, out: Path, form: Format, shards: list[Shard]) -> None:
-    images = sum(shard.end - shard.start for shard in shards if shard.record(out) is None)
+    config = set_config(recipe, form)
+    todo = [shard for shard in shards if read_record(shard, out, form, config) is None]
+    images = sum(shard.end - shard.start for shard in todo)
     if not images:
         return
-    sample = np.linspace(0, recipe.size("train") - 1, 256).astype(np.int64)
-    sizes = np.array([len(file) for file in png.encode(recipe.render(*recipe.locate("train", sample)))])
+    first, end = recipe.class_range
+    sample = np.linspace(first, end - 1, 256).astype(np.int64)
+    sizes = np.array([len(file) for file in png.encode(recipe.render(sample, 0))])
     if form == "parquet":
         sizes += 16  # the other columns, compressed
     elif form == "webdataset":
         sizes = (sizes + 511) // 512 * 512 + 5 * 512  # three headers, label and attributes
     else:
         sizes = (sizes + 4095) // 4096 * 4096  # file systems give out blocks
-    needed, free = images * float(sizes.mean()), shutil.disk_usage(out).free
+    existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    needed, free = images * float(sizes.mean()), shutil.disk_usage(existing).free
     if needed > free:
         raise UserError(
             f"--out {out}: {images:,} images need about {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free"
         )
 
 
-def _ensure_shard(
-    shard: Shard, report: Report, recipe: Recipe, out: Path, form: Format
-) -> tuple[Record, bool]:
-    """The shard's record, and whether it was there already."""
-    path = shard.path(out, form)
-    record = shard.record(out)
-    if record is not None and stored(path, form) == (record.bytes, record.sha256):
-        report(record.images, record.bytes)
-        return record, True
-    shard.record_path(out).unlink(missing_ok=True)
-    for leftover in (out / ".partial").glob(f"{shard.name}.*"):  # of a run that was killed
-        leftover.unlink(missing_ok=True)
-    pixels = hashlib.sha256()
-    partial_path = out / ".partial" / f"{shard.name}.{uuid.uuid4().hex}"
+def _check_draws(recipe: Recipe) -> None:
     try:
-        write_shard(partial_path, form, recipe.space, _row_groups(shard, recipe, pixels, report))
-        size, digest = stored(partial_path, form)
-        partial_path.replace(path)
-    finally:
-        partial_path.unlink(missing_ok=True)
-    sync_folder(path.parent)
-    record = Record(
-        file=path.relative_to(out).as_posix(),
-        split=shard.split,
-        images=shard.end - shard.start,
-        bytes=size,
-        sha256=digest,
-        pixels_sha256=pixels.hexdigest(),
-    )
-    write_atomically(shard.record_path(out), json.dumps(asdict(record)) + "\n")
+        recipe.locate("train", [0])  # with random sampling this draws them all
+    except ValueError as error:
+        raise UserError(f"--sampling random: {error}") from None
+
+
+def _ensure_shard(
+    shard: Shard, report: Report, recipe: Recipe, config: dict[str, Any], out: Path, form: Format
+) -> tuple[Record, bool]:
+    """The shard's record, and whether it was there already, or has come while another process had it."""
+    path = shard.path(out, form)
+    with claimed(shard.lock_path(out), waiting=lambda: report(0, 0)):
+        record = read_record(shard, out, form, config)
+        if record is not None and stored(path, form) == (record.bytes, record.sha256):
+            report(record.images, record.bytes)
+            return record, True
+        shard.record_path(out).unlink(missing_ok=True)
+        pixels = hashlib.sha256()
+        draft = path.with_name(f".{path.name}.tmp")
+        try:
+            write_shard(draft, form, recipe.space, _row_groups(shard, recipe, pixels, report))
+            size, digest = stored(draft, form)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+        fsync(path.parent)
+        record = Record(
+            file=shard.file(form),
+            split=shard.split,
+            images=shard.end - shard.start,
+            bytes=size,
+            sha256=digest,
+            pixels_sha256=pixels.hexdigest(),
+        )
+        write_text(shard.record_path(out), json.dumps(record.to_json(config)) + "\n")
     return record, False
 
 

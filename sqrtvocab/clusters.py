@@ -42,9 +42,7 @@ def cluster_order(
     lengths = np.linalg.norm(vectors[known], axis=1, keepdims=True)
     points = vectors[known] / np.maximum(lengths, np.finfo(np.float32).tiny)  # [N, d]
     means = KMeans(min(len(sizes), len(known)), n_init=1, max_iter=ITERATIONS, random_state=seed % 2**32)
-    with (
-        warnings.catch_warnings()
-    ):  # of vectors that are equal: then some clusters stay empty, and are filled
+    with warnings.catch_warnings():  # of vectors that are equal: some clusters stay empty, and are filled
         warnings.simplefilter("ignore", ConvergenceWarning)
         distances = means.fit(points, sample_weight=weights[known] if weights.any() else None).transform(
             points

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import multiprocessing
 import os
 import select
+import signal
 import sys
 import traceback
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+# What the system says of a path that cannot be meant, as opposed to a disk that fails.
+_BAD_PATHS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+_LONGEST = 200  # characters of a path or a value that a message shows
 
 
 class UserError(Exception):
@@ -20,36 +31,128 @@ class RunError(Exception):
     """A run that could not go on through no fault of its input, such as a loss that is not finite."""
 
 
-def exit_code(program: str, command: Callable[[], None]) -> int:
+def exit_code(program: str, command: Callable[[], object], when_stopped: str = "interrupted") -> int:
     """Run `command`, print what went wrong on one line, with the rank unless it is 0, and return the exit
-    code."""
+    code: the command's own if it returns one. Nothing of the command is left running.
+
+    Args:
+        when_stopped: what to say after Ctrl-C. The handler of another signal may raise
+            `KeyboardInterrupt(number)` to end in the same way.
+    """
+    open_streams()
+    try:
+        code = command()
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:
+        # First of all: while an exception is alive so are the frames that it came through, and with them the
+        # loaders, whose workers ignore SIGTERM. The interpreter would ask them to end, and wait for ever.
+        end_children()
+        return _report(program, error, when_stopped)
+    return code if isinstance(code, int) else 0
+
+
+def end_children() -> None:
+    """Kill the processes that this one has started through `multiprocessing`."""
+    for child in multiprocessing.active_children():
+        child.kill()
+
+
+def open_streams() -> None:
+    """Make standard output and standard error fit to be written to.
+
+    If the command was started without one (`>&-`), the next file opened would get its number, and whatever is
+    printed from C would end up in there. And a character that the terminal's encoding lacks is no reason to
+    fail.
+    """
+    for name, number, mode in (
+        ("stdin", 0, os.O_RDONLY),
+        ("stdout", 1, os.O_RDONLY),
+        ("stderr", 2, os.O_WRONLY),
+    ):
+        if getattr(sys, name) is None:
+            # Reading only: writing to a closed stdout fails, as it does for other tools; stderr is forgiven.
+            _point(number, os.open(os.devnull, mode))
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+    # Once only: it flushes, which may fail. Not if a test listens.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors != "backslashreplace":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _report(program: str, error: BaseException, when_stopped: str) -> int:
+    """Say what went wrong, unless nobody listens, and return the exit code."""
     rank = os.environ.get("RANK", "0")
     speaker = program if rank == "0" else f"{program}: rank {rank}"
-    try:
-        command()
-        sys.stdout.flush()
-    except (UserError, RunError, OSError) as error:  # OSError: a full disk, a folder taken away
-        if isinstance(error, BrokenPipeError) and _reader_is_gone():
-            return 141  # without a word, as any tool that SIGPIPE ends in `command | head`
-        print(f"{speaker}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UserError) else 1
-    except Exception:
-        # A mistake of ours. Printed here, not by the interpreter, which would keep the frames alive and with
-        # them the loaders, whose workers ignore SIGTERM: the process would wait for them for ever.
-        traceback.print_exc()
-        return 1
-    except KeyboardInterrupt:  # before the training loop took over the signal, or pressed twice
-        print(f"{speaker}: interrupted", file=sys.stderr)
-        return 130
-    return 0
+    silent = _turn_away_broken_streams()
+    if isinstance(error, BrokenPipeError) and any(
+        isinstance(one, BrokenPipeError) for one in silent.values()
+    ):
+        return 141  # without a word, as any tool that SIGPIPE ends in `command | head`
+    if isinstance(error, KeyboardInterrupt):  # before a training loop took over the signal, or pressed twice
+        line, code = when_stopped, 128 + (error.args[0] if error.args else signal.SIGINT)
+    elif isinstance(error, UserError):
+        line, code = str(error), 2
+    elif isinstance(error, OSError) and error.filename is None and "stdout" in silent:
+        line, code = f"standard output: {error.strerror or error}", 1
+    elif isinstance(error, OSError) and error.errno in _BAD_PATHS and error.filename is not None:
+        line, code = f"{_named(os.fsdecode(error.filename))}: {error.strerror}", 2
+    elif isinstance(error, RunError | OSError):  # OSError: a full disk, a folder taken away
+        line, code = str(error), 1
+    elif isinstance(error, MemoryError):
+        line, code = f"not enough memory: {error or 'the system gives no more'}", 1
+    else:  # a mistake of ours
+        line, code = "", 1
+    # One line, even if a path has several.
+    text = f"{speaker}: {' '.join(line.splitlines())}" if line else "".join(traceback.format_exception(error))
+    if "stderr" not in silent:
+        try:
+            print(text.rstrip(), file=sys.stderr, flush=True)
+        except OSError:  # the exit code has to do
+            _point(2, os.open(os.devnull, os.O_WRONLY))
+    return code
 
 
-def _reader_is_gone() -> bool:
-    """Whether nobody reads stdout any more; it is then turned away, or the interpreter would flush again."""
-    stdout = 1
-    watch = select.poll()
-    watch.register(stdout, 0)  # errors only
-    is_gone = bool(watch.poll(0))
-    if is_gone:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
-    return is_gone
+def _turn_away_broken_streams() -> dict[str, OSError]:
+    """Which of stdout and stderr cannot be written to, and why; from now on nothing is written there, or the
+    interpreter would try once more at its end."""
+    broken: dict[str, OSError] = {}
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        try:
+            if _reader_is_gone(number):
+                raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+            getattr(sys, name).flush()
+        except OSError as error:
+            broken[name] = error
+            _point(number, os.open(os.devnull, os.O_WRONLY))
+    return broken
+
+
+def _reader_is_gone(number: int) -> bool:
+    if not hasattr(select, "poll"):  # Windows, whose pipes fail when they are written to
+        return False
+    watch: Any = select.poll()
+    watch.register(number, 0)  # errors only
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in watch.poll(0))
+
+
+def _point(number: int, descriptor: int) -> None:
+    """Let the descriptor `number` be another name of `descriptor`."""
+    if descriptor != number:
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def _named(path: str) -> str:
+    """A path with the flag that brought it here, if one did."""
+    here, arguments = Path(path), sys.argv[1:]
+    given = [(name, value) for name, value in pairwise(arguments) if name.startswith("--")]
+    given += [
+        (name, value) for name, _, value in (argument.partition("=") for argument in arguments) if value
+    ]
+    flags = [name for name, value in given if name.startswith("--") and Path(value) in (here, *here.parents)]
+    return f"{flags[0]} {shortened(path)}" if flags else shortened(path)
+
+
+def shortened(words: object) -> str:
+    """As much of what the user wrote, such as a path, as fits into a message."""
+    text = str(words)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"

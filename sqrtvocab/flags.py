@@ -8,19 +8,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import math
 import re
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from sqrtvocab.errors import UserError
+from sqrtvocab.errors import UserError, exit_code, open_streams, shortened
 
 Device = Literal["auto", "cuda", "mps", "cpu"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Schedule = Literal["constant", "cosine"]
+_MOST = 2**53
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Flags:
     """A command's flags: a field is a flag, and all complaints about the values come at once."""
 
     def __post_init__(self) -> None:
-        if problems := self.problems():
+        # Numbers that nobody can mean first: to look at the rest may mean to compute with them.
+        if problems := beyond_reason(self) or self.problems():
             raise UserError("; ".join(problems))
 
     def problems(self) -> list[str]:
@@ -39,6 +41,21 @@ class Flags:
 def flag(field: str) -> str:
     """The flag of a field."""
     return "--" + field.replace("_", "-")
+
+
+def beyond_reason(config: Any) -> list[str]:
+    """A complaint for each number larger than any that can be meant: 2^53, to which a float counts exactly.
+    Seeds are names, not numbers; what is infinite is for `at_least` and `positive` to refuse."""
+    numbers = {
+        field.name: value
+        for field in fields(config)
+        if isinstance(value := getattr(config, field.name), int | float) and field.name != "seed"
+    }
+    return [
+        f"{flag(name)} must be at most {_MOST}, got {shortened(value)}"
+        for name, value in numbers.items()
+        if abs(value) > _MOST and abs(value) != math.inf
+    ]
 
 
 def at_least(config: object, least: int, *names: str) -> list[str]:
@@ -65,7 +82,8 @@ def positive(config: object, *names: str) -> list[str]:
 def seed_fits(config: Any) -> list[str]:
     """A complaint if the field `seed` is set to more than torch takes."""
     seed = config.seed
-    return [f"--seed must be below 2^63, got {seed}"] if seed is not None and seed >= 2**63 else []
+    is_too_large = seed is not None and seed >= 2**63
+    return [f"--seed must be below 2^63, got {shortened(seed)}"] if is_too_large else []
 
 
 def to_plain(value: Any) -> Any:
@@ -116,15 +134,22 @@ def peek_flags(*names: str) -> dict[str, str | None]:
 def one_line_errors(program: str) -> Iterator[None]:
     """tyro's answer to bad flags is a box of many lines; say the same in one, and exit with code 2."""
     box = io.StringIO()
+    problem: Exception | None = None
+    open_streams()
     try:
         with contextlib.redirect_stderr(box):
             yield
-    except (UserError, SystemExit) as error:
-        if isinstance(error, SystemExit) and not error.code:  # --help
-            raise
-        message: Any = error if isinstance(error, UserError) else one_line(box.getvalue())
-        print(f"{program}: {message}", file=sys.stderr)
-        raise SystemExit(2) from None
+            return
+    except (UserError, OSError) as error:
+        problem = error
+    except SystemExit as error:
+        problem = UserError(one_line(box.getvalue())) if error.code else None  # None: --help
+    raise SystemExit(exit_code(program, lambda: _raise(problem)))
+
+
+def _raise(problem: Exception | None) -> None:
+    if problem is not None:
+        raise problem
 
 
 def one_line(box: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
 
 class ClassOrder(nn.Module):
@@ -37,8 +38,8 @@ class ClassOrder(nn.Module):
         self.register_buffer("order", None)
         self.register_buffer("position", None)
         if order is not None:
-            order = torch.as_tensor(order)
-            if order.is_floating_point() or order.is_complex() or order.dtype == torch.bool:
+            order = as_tensor("order", order)
+            if not is_integral(order):
                 raise ValueError(f"order must hold integers, got {order.dtype}")
             order = order.to(torch.int64)
             if order.shape != (num_classes,):
@@ -51,8 +52,22 @@ class ClassOrder(nn.Module):
             self.position = torch.argsort(self.order)
 
     def positions_of(self, classes: Tensor) -> Tensor:
-        """Classes in [0, V), any shape -> positions, int64."""
+        """Classes in [0, V), any shape and integer type -> positions, int64.
+
+        Raises:
+            TypeError: classes that are not integers.
+            IndexError: a class outside [0, V). On a GPU, which would have to be waited for, it is not seen.
+        """
+        if not is_integral(classes):
+            raise TypeError(f"classes must be integers, got {classes.dtype}")
         classes = classes.to(torch.int64)
+        is_seen = classes.device.type == "cpu" and not isinstance(classes, FakeTensor)
+        if is_seen and not torch.compiler.is_compiling() and classes.numel():
+            low, high = map(int, classes.aminmax())
+            if low < 0 or high >= self.num_classes:
+                raise IndexError(
+                    f"classes must lie in [0, {self.num_classes}); observed values from {low} to {high}"
+                )
         return classes if self.position is None else self.position[classes]
 
     def classes_at(self, positions: Tensor) -> Tensor:
@@ -111,6 +126,7 @@ class Partition(ClassOrder):
     @classmethod
     def random(cls, num_classes: int, num_groups: int | None = None, seed: int = 0) -> Partition:
         """Classes are dealt to the groups at random, the same way for the same seed."""
+        num_classes = positive("num_classes", num_classes)
         order = torch.randperm(num_classes, generator=torch.Generator().manual_seed(seed), device="cpu")
         return cls(num_classes, num_groups, order)
 
@@ -120,6 +136,9 @@ class Partition(ClassOrder):
 
         Args:
             counts: [V] how often each class occurs; classes of equal count keep their order.
+
+        Raises:
+            ValueError: counts that are not [V], not real numbers, not finite or negative.
         """
         counts = check_counts(counts)
         return cls(len(counts), num_groups, torch.argsort(counts, descending=True, stable=True))
@@ -187,7 +206,11 @@ class Partition(ClassOrder):
     # ---- class <-> (group, member) ----
 
     def split(self, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Classes in [0, V), any shape and integer type -> (group, member), int64, the same shape."""
+        """Classes in [0, V), any shape and integer type -> (group, member), int64, the same shape.
+
+        Raises:
+            TypeError, IndexError: as :meth:`positions_of`.
+        """
         position = self.positions_of(classes)  # int64, for V·G overflows smaller types
         group = ((position + 1) * self.num_groups - 1) // self.num_classes
         return group, position - self.starts(group)
@@ -246,9 +269,23 @@ def positive(name: str, value: Any) -> int:
     return value
 
 
+def as_tensor(name: str, values: Any) -> Tensor:
+    """The values as a tensor; a ValueError that names the argument if they are no numbers."""
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{name} must hold numbers: {error}") from error
+
+
+def is_integral(values: Tensor) -> bool:
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
 def check_counts(counts: Tensor | Sequence[float], num_classes: int | None = None) -> Tensor:
     """How often each class occurs: finite, not negative, [V]."""
-    counts = torch.as_tensor(counts)
+    counts = as_tensor("counts", counts)
+    if counts.is_complex():
+        raise ValueError(f"counts must be real numbers, got {counts.dtype}")
     if counts.dim() != 1 or len(counts) != (num_classes or max(1, len(counts))):
         raise ValueError(f"counts must have shape [{num_classes or 'V'}], got {list(counts.shape)}")
     if not bool(((counts >= 0) & counts.isfinite()).all()):

@@ -8,7 +8,6 @@ trainer names the sections in the reverse of the order that its `--help` shows.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import sys
 from collections.abc import Mapping
@@ -18,7 +17,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_type_hi
 
 import tyro
 
-from sqrtvocab.errors import UserError
+from sqrtvocab.atomic import SEAL, read_sealed
+from sqrtvocab.errors import UserError, shortened
 from sqrtvocab.flags import (
     Device,
     Flags,
@@ -91,7 +91,7 @@ class HeadFlags(Flags):
 class StepFlags(Flags):
     """How long to train, on how much at a time, at what learning rate."""
 
-    epochs: float = 1
+    epochs: float = 1.0
     """Times through the training data."""
     max_steps: int | None = None
     """Stop after this many optimiser steps."""
@@ -255,14 +255,13 @@ def read_config(run: Path) -> dict[str, Any]:
         UserError: if `run` is no run folder, or its settings are damaged.
     """
     path = run / "config.json"
-    if not path.is_file():
-        raise UserError(f"{run}: no run folder (it has no config.json)")
     try:
-        settings = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(settings, dict):
-        raise UserError(f"{path}: not the settings of a run, which are a JSON object")
+        if not path.exists():
+            raise UserError(f"{run}: no run folder (it has no config.json)")
+        settings = read_sealed(path, f"; if the change was meant, remove its field {SEAL!r}")
+    except OSError as error:  # a loop of links, a name that is too long
+        raise UserError(f"{shortened(run)}: no run folder ({error.strerror})") from error
+    settings.pop(SEAL, None)
     return settings
 
 

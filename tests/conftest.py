@@ -2,9 +2,11 @@
 
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +15,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from sqrtvocab.training import Runtime
+from sqrtvocab.training import Runtime, read_metrics
 
 # No deadline: machines are shared and the first call of an operator is slow. CI must not fail by chance.
 settings.register_profile("sqrtvocab", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -91,15 +93,47 @@ class Process:
     def kill_group(self, number: int) -> None:
         os.killpg(self.pid, number)
 
-    def wait(self) -> Result:
-        status = os.waitpid(self.pid, 0)[1]
-        return Result(os.waitstatus_to_exitcode(status), *(path.read_text() for path in self._files))
+    def wait(self, seconds: float | None = None) -> Result:
+        """Its end; killed, which shows in its code, if it is not over after so many seconds."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while (done := os.waitpid(self.pid, 0 if deadline is None else os.WNOHANG))[0] == 0:
+            if time.monotonic() > deadline:
+                self.kill()
+                deadline = None
+            time.sleep(0.005)
+        texts = (path.read_text("utf-8", "surrogateescape") for path in self._files)
+        return Result(os.waitstatus_to_exitcode(done[1]), *texts)
 
 
 @pytest.fixture(scope="session")
 def forked() -> type[Process]:
     """`forked(main, argv, folder, env)` begins a command."""
     return Process
+
+
+@pytest.fixture(scope="session")
+def wait_for_step() -> Callable[[Path, int], None]:
+    """`wait_for_step(run, 3)` returns when the run in that folder has reported step 3."""
+
+    def wait(run: Path, step: int) -> None:
+        path = run / "metrics.jsonl"
+        for _ in range(3000):
+            if path.exists() and any(row["step"] >= step for row in read_metrics(path)):
+                return
+            time.sleep(0.02)
+        pytest.fail(f"{run} never came to step {step}")
+
+    return wait
+
+
+@pytest.fixture
+def two_ranks() -> list[dict[str, str]]:
+    """What torchrun puts into the environment of each of two processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    job = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [{"RANK": rank, "LOCAL_RANK": rank, **job} for rank in ("0", "1")]
 
 
 @pytest.fixture
@@ -113,3 +147,25 @@ def complaint() -> Callable[[Result], str]:
         return result.err.strip()
 
     return only_line
+
+
+# ---- what the tests of faults have tried ----
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
+    """`tally("kill points of render", 51)`: counts for the summary at the end. Kept with the test's report,
+    which is how they reach the process that writes the summary."""
+    return lambda what, tries: request.node.user_properties.append(("tries", (what, tries)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    counts: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "tries":
+                counts[value[0]] += value[1]
+    if counts:
+        terminalreporter.section("faults tried, none left")
+        for what, tries in sorted(counts.items()):
+            terminalreporter.line(f"{tries:6,} {what}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import scalar
 from tqdm import tqdm
 
 from lm.config import JudgeConfig
@@ -15,6 +15,7 @@ from lm.judge.grade import Journal, Summary, judge_all, summarise
 from lm.runs import load_run
 from lm.stories.openings import OPENINGS
 from sqrtvocab.training import RunError, UserError, open_runtime, write_json
+from sqrtvocab.training.event_file import EventFile
 
 
 def judge(config: JudgeConfig) -> None:
@@ -62,10 +63,11 @@ def judge(config: JudgeConfig) -> None:
     summary = summarise(list(journal.items.values()), config.seed)
     document = {"judge": config.model, **settings, **asdict(summary), "valid_rate": summary.valid_rate}
     write_json(path.with_suffix(".json"), document)
-    with SummaryWriter(str(config.run)) as writer:
-        for name, score in summary.scores.items():
-            writer.add_scalar(f"judge/{name}", score.mean, run.state["step"])
-        writer.add_scalar("judge/valid_rate", summary.valid_rate, run.state["step"])
+    events = EventFile(config.run)
+    means = {name: score.mean for name, score in summary.scores.items()}
+    for name, mean in {**means, "valid_rate": summary.valid_rate}.items():
+        events.add(scalar(f"judge/{name}", mean), run.state["step"])
+    events.close()
     _show(summary, config)
     print(f"\nraw answers in {path}, scores in {path.with_suffix('.json')}")
     if problems:

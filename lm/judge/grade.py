@@ -7,11 +7,11 @@ be read again by a better parser. What cannot be read counts as missing, never a
 
 from __future__ import annotations
 
-import json
 import math
 import queue
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from lm.judge.chat import ChatError, ChatServer, Message
+from sqrtvocab.appended import AppendedFile
+from sqrtvocab.atomic import parse_json, read_sealed_line, sealed_line
 from sqrtvocab.training import UserError
 
 # The range of each score. Age is the writer's, in years, as the judge guesses it from the story.
@@ -67,7 +69,7 @@ def parse(raw: str) -> dict[str, float] | None:
     if text.startswith("```") and text.endswith("```"):  # many models cannot help it
         text = text.strip("`").removeprefix("json")
     try:
-        answer = json.loads(text)
+        answer = parse_json(text)
     except ValueError:
         return None
     if not isinstance(answer, dict) or set(answer) != set(RANGES):
@@ -88,13 +90,17 @@ class Journal:
             nothing in it yet: then it is what a call that failed has left, and begun anew.
 
     Raises:
-        UserError: the file is of another judgement, none at all, or cannot be written.
+        UserError: the file is of another judgement, none at all, in use, or cannot be written.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.items: dict[int, Item] = {}
         self._lock = threading.Lock()
         try:
+            is_other = path.exists() and not path.is_file()  # /dev/zero has no end
+            self._file = AppendedFile(path)
+            if is_other:
+                raise UserError(f"--out {path}: not a file of judge_lm; name another one")
             records = self._open(path, settings)
         except OSError as error:
             raise UserError(f"--out {path}: cannot be written ({error.strerror or error})") from error
@@ -104,27 +110,36 @@ class Journal:
             self.add({"settings": dict(settings)})
 
     def _open(self, path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-        content = path.read_bytes() if path.exists() else b""
-        records = list(_records(content))
-        torn = content.partition(b"\n")[0][: len(_BEGINNING)]  # all there is of a first line cut by a kill
-        if "settings" not in records[0] if records else not _BEGINNING.startswith(torn):
+        if not self._file.lock():
+            raise UserError(f"--out {path}: another judge_lm is writing to it; wait for it")
+        content = self._file.read()
+        whole = content[: content.rfind(b"\n") + 1]  # what comes after the last line was torn by a kill
+        records, damaged = _records(whole)
+        beginning = content.partition(b"\n")[0][: len(_BEGINNING)]
+        if not (_BEGINNING.startswith(beginning) or any("number" in record for record in records)):
             raise UserError(f"--out {path}: not a file of judge_lm; name another one")
-        if records and records[0]["settings"] != dict(settings):
-            if any({"assessment", "grade"} & set(record) for record in records):
+        self._file.cut(len(whole))
+        if records and records[0].get("settings") != dict(settings):
+            has_spoken = any({"assessment", "grade"} & set(record) for record in records)
+            if has_spoken and "settings" not in records[0]:
+                raise UserError(f"--out {path}: line 1, the settings, is damaged; name another file")
+            if has_spoken:
                 raise UserError(f"--out {path}: it holds a judgement with other settings; name another file")
-            path.unlink()
-            content, records = b"", []
-        self._file = path.open("a", encoding="utf-8")
-        if content and not content.endswith(b"\n"):
-            self._file.write("\n")  # after a torn line, which `_records` skips
+            self._file.cut(0)
+            return []
+        if damaged:
+            lines = ", ".join(map(str, damaged[:10]))
+            print(f"WARNING: {path}: damaged and asked for again: line {lines}", file=sys.stderr)
         return records
 
     def add(self, record: dict[str, Any]) -> None:
-        """Append a record, and take note of it."""
+        """Append a record, and take note of it.
+
+        Raises:
+            RunError: it cannot be written.
+        """
         with self._lock:
-            # In ASCII: an answer may hold half a surrogate pair, which no encoding takes as it is.
-            self._file.write(json.dumps(record) + "\n")
-            self._file.flush()
+            self._file.write(sealed_line(record))
             self._apply(record)
 
     def close(self) -> None:
@@ -245,12 +260,13 @@ def summarise(items: Sequence[Item], seed: int = 0) -> Summary:
     return Summary(scores, len(items), len(rows))
 
 
-def _records(content: bytes) -> Iterator[dict[str, Any]]:
+def _records(content: bytes) -> tuple[list[dict[str, Any]], list[int]]:
+    """The records, and the numbers of the lines that hold none."""
+    records, damaged = [], []
     # As bytes: str.splitlines() would also split at characters that JSON leaves as they are, such as U+2028.
-    for line in content.split(b"\n"):
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            record = json.loads(line)
-        except ValueError:  # torn by a kill, perhaps in the midst of a character
-            continue
-        if isinstance(record, dict):
-            yield record
+            records.append(read_sealed_line(line))
+        except ValueError:
+            damaged.append(number)
+    return records, damaged

@@ -1,7 +1,8 @@
 """Tokenised text in a memory-mapped file: made once, on all cores, and opened in no time ever after.
 
-Beside the ids `NAME.bin` lies a sidecar `NAME.json`: what they were made of and how many there are. The
-sidecar is removed first and written last, so ids without a matching sidecar are never taken for good.
+Beside the ids `NAME.bin` lies a sidecar `NAME.json`: what they were made of, how many there are, and a
+checksum of each block of them. The sidecar is removed first and written last, so ids without a matching
+sidecar are never taken for good. A block is checked when it is first read.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import hashlib
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +25,11 @@ from tqdm import tqdm
 
 from lm.text.sources import Documents, Say, Source, lasting_name
 from lm.text.tokenizer import TextTokenizer
-from sqrtvocab.training import RunError, UserError, write_json
+from sqrtvocab.atomic import SEAL, read_sealed, sealed, write_json
+from sqrtvocab.training import RunError, UserError
 
-FORMAT = 1
+FORMAT = 2  # of the sidecar
+BLOCK = 1 << 14  # bytes that share a checksum: few enough to be read for the sake of one window
 IGNORED = -100
 _BATCH_CHARS = 1 << 21  # text tokenised at a time
 _PIECE_CHARS = 1 << 18  # a document longer than this is cut, to be tokenised in parallel
@@ -41,6 +45,12 @@ class Tokens:
     counts: npt.NDArray[np.int64]  # [V] how often each token occurs
     documents: int
     text_bytes: int  # of the texts in UTF-8, ends not counted
+    checksums: npt.NDArray[np.uint32] | None = None  # CRC-32 of each `BLOCK` bytes of `ids`, to be verified
+    _is_verified: npt.NDArray[np.bool_] = field(init=False, repr=False, compare=False)  # by block
+
+    def __post_init__(self) -> None:
+        blocks = 0 if self.checksums is None else len(self.checksums)
+        object.__setattr__(self, "_is_verified", np.zeros(blocks, np.bool_))
 
     @property
     def predictions(self) -> int:
@@ -55,22 +65,32 @@ class Tokens:
         """Inputs and targets of windows, int64 [B, length] each; targets beyond the end are −100.
 
         Raises:
-            UserError: an id outside the vocabulary: the file has been damaged since it was written.
+            RunError: the file has been damaged since it was written.
         """
         inputs = np.zeros((len(windows), length), np.int64)
         targets = np.full((len(windows), length), IGNORED, np.int64)
         for row, window in enumerate(windows):
             ids = self.ids[window * length : (window + 1) * length + 1]
+            self._verify(window * length, len(ids))
             inputs[row, : len(ids) - 1] = ids[:-1]
             targets[row, : len(ids) - 1] = ids[1:]
-        largest = max(inputs.max(initial=0), targets.max(initial=0))
-        if largest >= len(self.counts):
-            file = getattr(self.ids, "filename", "the tokenised text")
-            raise UserError(
-                f"{file}: holds the token {largest:,} of a vocabulary of {len(self.counts):,}: the file is "
-                "damaged; delete it, and it is made again"
-            )
         return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+    def _verify(self, start: int, count: int) -> None:
+        """Check the blocks of these ids, unless that has been done. Later, this is a look at a table."""
+        if self.checksums is None:
+            return
+        first, last = start * self.ids.itemsize // BLOCK, ((start + count) * self.ids.itemsize - 1) // BLOCK
+        for block in range(first, last + 1):
+            if not self._is_verified[block]:
+                data = self.ids.view(np.uint8)[block * BLOCK : (block + 1) * BLOCK]
+                if zlib.crc32(data.tobytes()) != self.checksums[block]:
+                    file = getattr(self.ids, "filename", "the tokenised text")
+                    raise RunError(
+                        f"{file} has changed since it was written, near byte {block * BLOCK:,}; delete it, "
+                        "and it is made again"
+                    )
+                self._is_verified[block] = True
 
 
 @dataclass(frozen=True)
@@ -91,7 +111,7 @@ def open_corpus(source: Source, tokenizer: TextTokenizer, cache: Path, say: Say)
     for split, documents in (("train", source.train), ("validation", source.validation)):
         name = re.sub(r"[^A-Za-z0-9.]+", "-", Path(source.name).name).strip("-.") or "data"
         made_by = f"{lasting_name(source.name)}\0{tokenizer.digest}{documents.choice}"
-        key = hashlib.sha256(made_by.encode()).hexdigest()[:12]
+        key = hashlib.sha256(made_by.encode("utf-8", "surrogateescape")).hexdigest()[:12]
         path = cache / f"{name}-{split}-{key}.bin"
         parts[split] = open_tokens(path, documents, tokenizer, f"{source.name}, {split}", say)
     return Corpus(**parts)
@@ -129,17 +149,20 @@ def _read(path: Path, made_of: dict[str, object]) -> tuple[Tokens | None, str]:
     if not sidecar.exists():
         return None, ""
     try:
-        facts = json.loads(sidecar.read_text("utf-8"))
+        facts = read_sealed(sidecar)
+        if facts["format"] != FORMAT:
+            return None, "made by another version"
         if any(facts[key] != value for key, value in made_of.items()):
             return None, "the text has changed since"
         dtype, size = np.dtype(facts["dtype"]), int(facts["tokens"])
         if not path.exists() or path.stat().st_size != size * dtype.itemsize:
             return None, "the file is torn"
         ids = np.memmap(path, dtype, mode="r", shape=(size,))
-        counts = np.array(facts["counts"], np.int64)
-        return Tokens(ids, counts, int(facts["documents"]), int(facts["text_bytes"])), ""
-    except (ValueError, KeyError, TypeError, OSError):
-        return None, "the sidecar is unreadable"
+        counts, checksums = np.array(facts["counts"], np.int64), np.array(facts["crc32"], np.uint32)
+        facts[SEAL]  # raises if it is gone
+        return Tokens(ids, counts, int(facts["documents"]), int(facts["text_bytes"]), checksums), ""
+    except (UserError, ValueError, KeyError, TypeError, OSError):
+        return None, f"{sidecar.name} is damaged"
 
 
 def _write(
@@ -149,6 +172,7 @@ def _write(
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     draft = path.with_name(f".{path.name}.tmp")
     tokens = texts = text_bytes = 0
+    checksums = _Checksums()
     try:
         with (
             draft.open("wb") as file,
@@ -161,13 +185,15 @@ def _write(
                 leave=False,
             ) as bar,
         ):
-            end = np.array([tokenizer.end], dtype)
-            end.tofile(file)
+            end = np.array([tokenizer.end], dtype).tobytes()
+            file.write(end)
+            checksums.add(end)
             counts[tokenizer.end] += 1
             tokens += 1
             for batch in _batches(documents):
                 ids = _encode(batch, tokenizer, dtype)
-                ids.tofile(file)
+                file.write(ids.tobytes())
+                checksums.add(ids.tobytes())
                 counts += np.bincount(ids, minlength=len(counts))
                 size = sum(len(piece.encode()) for piece, _ in batch)
                 tokens, text_bytes = tokens + len(ids), text_bytes + size
@@ -192,8 +218,26 @@ def _write(
         "documents": texts,
         "text_bytes": text_bytes,
         "counts": counts.tolist(),
+        "crc32": checksums.list(),
     }
-    write_json(sidecar, facts)
+    write_json(sidecar, sealed(facts))
+
+
+class _Checksums:
+    """The CRC-32 of each `BLOCK` bytes of what goes into a file."""
+
+    def __init__(self) -> None:
+        self._whole: list[int] = []
+        self._rest = b""
+
+    def add(self, data: bytes) -> None:
+        data = self._rest + data
+        whole = len(data) - len(data) % BLOCK
+        self._whole += [zlib.crc32(data[at : at + BLOCK]) for at in range(0, whole, BLOCK)]
+        self._rest = data[whole:]
+
+    def list(self) -> list[int]:
+        return self._whole + ([zlib.crc32(self._rest)] if self._rest else [])
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger]:

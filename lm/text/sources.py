@@ -16,13 +16,16 @@ from pathlib import Path
 
 from lm.stories.write import Split, stories, words_digest
 from lm.text.tokenizer import END
+from sqrtvocab.atomic import parse_json
+from sqrtvocab.errors import shortened
 from sqrtvocab.training import UserError
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 BUILT_IN_STORIES = 40_000
 _BLOCK = 1 << 22  # bytes read at a time
 _STORY_BYTES = 1065  # mean length of a built-in story, for the progress bar
-_BUILT_IN = re.compile(r"stories(?::([0-9_]+))?")
+_BUILT_IN = re.compile(r"stories(?::([0-9]+(?:_[0-9]+)*))?")
+_MOST_STORIES = 10**12
 _VALIDATION_NAME = re.compile(r"(?:^|[^a-z])(?:valid|validation|val|dev)(?:[^a-z]|$)")
 _TEST_NAME = re.compile(r"(?:^|[^a-z])test(?:[^a-z]|$)")
 
@@ -174,7 +177,7 @@ class Files(Documents):
                 if not text.strip():
                     continue
                 try:
-                    record = json.loads(text)
+                    record = parse_json(text)
                 except ValueError as error:
                     raise UserError(f"--data {path}: line {number} is not JSON ({error})") from error
                 if isinstance(record, dict) and record.get(self.text_column, "") is None:
@@ -236,15 +239,22 @@ def open_source(data: str, valid_fraction: float, text_column: str, say: Say) ->
     if data == "tinystories":
         return _tinystories(say)
     if match := _BUILT_IN.fullmatch(data):
-        return built_in(int(match[1] or BUILT_IN_STORIES))
+        digits = (match[1] or str(BUILT_IN_STORIES)).replace("_", "").lstrip("0")
+        if len(digits) > len(str(_MOST_STORIES)):
+            raise UserError(f"--data {shortened(data)}: expected at most {_MOST_STORIES:,} stories")
+        return built_in(int(digits or "0"))
     path = Path(data)
-    if path.is_dir():
-        return _folder(path, valid_fraction, text_column, say)
-    if not path.is_file():
-        raise UserError(
-            f"--data {data}: no such file or folder; expected auto, tinystories, stories or a path"
-        )
-    _require_content(path)
+    try:
+        if path.is_dir():
+            return _folder(path, valid_fraction, text_column, say)
+        if not path.is_file():
+            raise UserError(
+                f"--data {data}: no such file or folder; expected auto, tinystories, stories, stories:N or a "
+                "path"
+            )
+        _require_content(path)
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise UserError(f"--data {shortened(data)}: cannot be read ({error.strerror or error})") from error
     return _by_fraction(data, (path,), valid_fraction, text_column, say)
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from sqrtvocab.errors import shortened
 from sqrtvocab.training import UserError, write_text
 
 END = "<|endoftext|>"
 # What other families call the token that ends a text.
 _ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "[SEP]", "<|im_end|>")
 _SMALLEST = 257  # the 256 bytes, and the end
+_LARGEST = 1 << 31  # more than any text has pairs
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,12 @@ def vocab_size_of(spec: str) -> int:
     Raises:
         UserError: N is no integer, or too small to hold the 256 bytes and the end token.
     """
-    digits = spec.removeprefix("train:")
-    if not re.fullmatch(r"[0-9_]+", digits) or int(digits) < _SMALLEST:
-        raise UserError(f"--tokenizer {spec}: expected train:N with N at least {_SMALLEST}, as in train:8192")
+    digits = spec.removeprefix("train:").replace("_", "")
+    if not re.fullmatch(r"[0-9]{1,18}", digits) or not _SMALLEST <= int(digits) <= _LARGEST:
+        raise UserError(
+            f"--tokenizer {shortened(spec)}: expected train:N with N from {_SMALLEST} to {_LARGEST:,}, "
+            "as in train:8192"
+        )
     return int(digits)
 
 
@@ -117,7 +122,13 @@ def load_tokenizer(path: Path) -> TextTokenizer:
     Raises:
         UserError: there is none, or it cannot be read.
     """
-    place = f"--tokenizer {path}"
+    place = f"--tokenizer {shortened(path)}"
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # said below
+    except OSError as error:  # a name that is too long, a loop of links
+        raise UserError(f"{place}: cannot be read ({error.strerror})") from error
     if path.is_dir():
         if (path / "tokenizer.json").is_file():
             path = path / "tokenizer.json"

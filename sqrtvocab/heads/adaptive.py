@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import Head, HeadCost, draw, token_nll, wide
-from sqrtvocab.heads.segments import segment_ends, segment_nll
+from sqrtvocab.heads.base import Head, HeadCost, token_nll, wide
+from sqrtvocab.heads.sampling import draw
+from sqrtvocab.heads.segments import refuse_forward_mode, segment_ends, segment_nll
 from sqrtvocab.partition import ClassOrder, check_counts, integer
 
 
@@ -111,6 +112,7 @@ class AdaptiveHead(Head):
         member_nll = torch.zeros_like(group_nll)
         for i, tail in enumerate(self.tails, start=1):
             projected = tail.project(rows)  # [N, d / div_value^i]
+            refuse_forward_mode(projected, tail.score.weight, tail.score.bias)
             member = (position[token] - self.edges[i - 1]).clamp(0, tail.score.out_features - 1)
             member_nll = member_nll + segment_nll(
                 projected,

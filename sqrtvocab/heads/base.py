@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
+from sqrtvocab.heads.sampling import draw, draw_cooled, draw_nucleus, keep
 from sqrtvocab.partition import ClassOrder, Partition, check_counts, integer, positive
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -352,38 +353,49 @@ class Head(nn.Module, ABC):
         temperature: float = 1.0,
         top_k: int | None = None,
         generator: torch.Generator | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
     ) -> Tensor:
         """[..., d] -> [...]: one class per hidden state, drawn from softmax(log_prob / temperature).
 
-        At temperature 1, and with ``top_k`` at any temperature, no V-wide row is needed. Another temperature
-        without ``top_k`` changes the odds between groups by an amount that only all V classes tell, so it is
-        computed from ``log_prob``, a block of rows at a time.
+        Looks at as few classes as it can: rows that are nearly uniform, and temperatures above 1 without
+        ``top_k``, end in ``log_prob``, a block of rows at a time.
 
         Args:
             temperature: 0 gives :meth:`predict`.
             top_k: draw from the ``top_k`` most probable classes only.
             generator: the source of randomness, on the device of ``hidden``.
+            top_p: draw from the fewest most probable classes, of those that ``top_k`` leaves, whose
+                probabilities add up to at least this.
+            min_p: draw from classes, of those left, at least ``min_p`` times as probable as the best one.
 
         Raises:
-            ValueError: a negative or infinite temperature, or ``top_k`` outside [1, V].
+            ValueError: a negative or infinite temperature, ``top_k`` outside [1, V], ``top_p`` outside
+                (0, 1], ``min_p`` outside [0, 1].
         """
         if not (temperature >= 0 and math.isfinite(temperature)):
             raise ValueError(f"temperature must be finite and not negative, got {temperature}")
         if top_k is not None and not 1 <= integer("top_k", top_k) <= self.num_classes:
             raise ValueError(f"top_k must be between 1 and num_classes = {self.num_classes}, got {top_k}")
+        if top_p is not None and not 0 < top_p <= 1:
+            raise ValueError(f"top_p must lie in (0, 1], got {top_p}")
+        if min_p is not None and not 0 <= min_p <= 1:
+            raise ValueError(f"min_p must lie in [0, 1], got {min_p}")
         if temperature == 0:
             return self.predict(hidden)
         self._check_hidden(hidden)
         rows = hidden.reshape(-1, self.in_features)  # [N, d]
         if top_k is not None:
             log_probs, classes = self._topk(rows, top_k)  # [N, k]
-            choice = draw(log_probs, generator, temperature)  # [N]
+            logits = (log_probs - log_probs[:, :1]) / temperature  # a tiny temperature must not overflow
+            choice = draw(keep(logits, top_p, min_p), generator)  # [N]
             drawn = classes.gather(1, choice.unsqueeze(1)).squeeze(1)
+        elif top_p is not None or min_p is not None:
+            drawn = draw_nucleus(self, rows, temperature, top_p, min_p, generator)
         elif temperature == 1:
             drawn = self._sample(rows, generator)
         else:
-            blocks = self._blocks(rows)
-            drawn = torch.cat([draw(self._log_prob(block), generator, temperature) for block in blocks])
+            drawn = draw_cooled(self, rows, temperature, generator)
         return drawn.view(hidden.shape[:-1])
 
     @torch.no_grad()
@@ -535,13 +547,6 @@ def token_nll(logits: Tensor, target: Tensor, label_smoothing: float, spread: Te
 def weighted_sum(values: Tensor, share: Tensor) -> Tensor:
     """Σ_k share·values, [N, K] each -> [N]; what has no share cannot spoil the sum, be it infinite."""
     return torch.where(share == 0, 0.0, share * values).sum(1)
-
-
-def draw(logits: Tensor, generator: torch.Generator | None, temperature: float = 1.0) -> Tensor:
-    """One index per row of unnormalised log-probabilities [N, C] -> [N]."""
-    if temperature != 1:  # the maximum goes first: a tiny temperature must not overflow
-        logits = (logits - logits.amax(-1, keepdim=True)) / temperature
-    return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
 
 
 def block_rows(width: int) -> int:

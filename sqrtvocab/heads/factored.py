@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import Head, HeadCost, draw, token_nll, weighted_sum, wide
+from sqrtvocab.heads.base import Head, HeadCost, token_nll, weighted_sum, wide
+from sqrtvocab.heads.sampling import draw
 from sqrtvocab.partition import positive
 
 

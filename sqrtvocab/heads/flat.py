@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import LinearCrossEntropyOptions
 
-from sqrtvocab.heads.base import Head, HeadCost, check_tied, draw, reset_linear, token_nll, weighted_sum, wide
+from sqrtvocab.heads.base import Head, HeadCost, check_tied, reset_linear, token_nll, weighted_sum, wide
+from sqrtvocab.heads.sampling import draw
 from sqrtvocab.partition import positive
 
 IGNORED = -100  # what torch's chunked op is told to skip
@@ -97,7 +98,8 @@ class FlatHead(Head):
     def _nll_sum(
         self, hidden: Tensor, target: Tensor, kept: Tensor, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        if self.chunk_size is None:
+        # float16 ends at 65,504, which the sum over some thousand tokens passes.
+        if self.chunk_size is None or self.weight.dtype == torch.float16:
             return super()._nll_sum(hidden, target, kept, label_smoothing)
         # Reduced, torch's op computes the gradients along with the loss and multiplies a third less.
         nll = self._chunked_nll(hidden, torch.where(kept, target, IGNORED), "sum")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,12 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sqrtvocab.heads.base import autocast_dtype, token_nll
-from sqrtvocab.heads.segments import segment_ends, segment_mm
+from sqrtvocab.heads.segments import refuse_forward_mode, segment_ends, segment_mm
+from sqrtvocab.heads.tiles import cut_into_tiles, tile_size
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.partition import Partition
 
 # F.grouped_mm wants rows of whole 16-byte units: 8 elements serve every dtype it takes.
 ALIGNMENT = 8
+KERNELS = ("auto", "grouped_mm", "loop", "tiles")
+GROUPED_MM_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class PerGroupHead(TwoLevelHead):
@@ -28,13 +31,17 @@ class PerGroupHead(TwoLevelHead):
     Args:
         in_features, num_classes, num_groups, partition, validate, device, dtype: see
             :class:`~sqrtvocab.heads.two_level.TwoLevelHead`.
-        kernel: "grouped_mm" (torch's grouped matrix product), "loop" (a loop over the groups present), or
-            "auto": the first where it really is one product, chosen when the head is made, moved or loaded.
-            float64, CUDA in other types than bfloat16, GPUs before Ampere, more than 1,023 groups on CUDA and
-            other devices take the loop.
+        kernel: how the members are scored in training. "grouped_mm": torch's grouped matrix product.
+            "loop": a loop over the groups present, which the host must know. "tiles": one batched product of
+            rows in tiles, in which nothing waits for the device. "auto" chooses when the head is made, moved
+            or loaded: on a CPU grouped_mm, and the loop in float64; on a GPU grouped_mm where torch has one
+            kernel for it, which is bfloat16 on compute capability 9 and 10 with up to 1,023 groups (elsewhere
+            torch itself loops, with a copy to the host), else tiles; on other devices tiles.
     """
 
-    grouped_mm_dtypes: tuple[torch.dtype, ...] = ()
+    kernels: Mapping[torch.dtype, str]
+    """dtype of the product -> its kernel; what is not here takes ``other_kernel``."""
+    other_kernel: str
 
     def __init__(
         self,
@@ -48,8 +55,8 @@ class PerGroupHead(TwoLevelHead):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_features, num_classes, num_groups, partition, validate, device, dtype)
-        if kernel not in ("auto", "grouped_mm", "loop"):
-            raise ValueError(f"kernel must be one of auto, grouped_mm, loop; got {kernel!r}")
+        if kernel not in KERNELS:
+            raise ValueError(f"kernel must be one of {', '.join(KERNELS)}; got {kernel!r}")
         self.width = -(-self.partition.group_size // ALIGNMENT) * ALIGNMENT  # S padded
         self.kernel = kernel
         _choose_kernel(self)
@@ -67,38 +74,64 @@ class PerGroupHead(TwoLevelHead):
     def _member_nll(self, hidden: Tensor, group: Tensor, member: Tensor, label_smoothing: float) -> Tensor:
         # Stay in sorted order up to the loss: putting [N] back in place is cheaper than [N, S].
         sorted_group, token = group.sort()  # [N], [N]
-        # index_select, for the backward pass of hidden[token] is several times slower.
-        scores = self._grouped_product(hidden.index_select(0, token), sorted_group)  # [N, width]
-        logits = scores + self._shift_of(sorted_group, self.width)
-        nll = token_nll(logits, member[token], label_smoothing, 1 / self.num_classes)  # [N]
+        weight = self.member_weight()  # [G, width, d]
+        if (dtype := autocast_dtype(hidden)) is not None:  # no kernel is on autocast's list
+            hidden, weight = hidden.to(dtype), weight.to(dtype)
+        kernel = self.kernels.get(hidden.dtype, self.other_kernel)
+        if kernel == "tiles":
+            nll = self._tiled_nll(hidden, weight, sorted_group, token, member, label_smoothing)  # [N]
+        else:
+            # index_select, for the backward pass of hidden[token] is several times slower.
+            scores = self._grouped_product(hidden.index_select(0, token), weight, sorted_group, kernel)
+            logits = scores + self._shift_of(sorted_group, self.width)  # [N, width]
+            nll = token_nll(logits, member[token], label_smoothing, 1 / self.num_classes)  # [N]
         return torch.zeros_like(nll).index_copy(0, token, nll)
 
-    def _grouped_product(self, rows: Tensor, groups: Tensor) -> Tensor:
+    def _grouped_product(self, rows: Tensor, weight: Tensor, groups: Tensor, kernel: str) -> Tensor:
         """Rows [N, d] in the order of their groups [N] -> [N, width]."""
-        weight = self.member_weight()  # [G, width, d]
-        dtype = autocast_dtype(rows)
-        if dtype is not None:  # neither kernel is on autocast's list
-            rows, weight = rows.to(dtype), weight.to(dtype)
         ends = segment_ends(groups, self.partition.num_groups)  # [G]
-        if rows.dtype not in self.grouped_mm_dtypes:
+        if kernel == "loop":
+            refuse_forward_mode(rows, weight)
             return segment_mm(rows, weight, ends)
         if pad := -self.in_features % ALIGNMENT:
             rows, weight = F.pad(rows, (0, pad)), F.pad(weight, (0, pad))
         return F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
+
+    def _tiled_nll(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        groups: Tensor,
+        token: Tensor,
+        member: Tensor,
+        label_smoothing: float,
+    ) -> Tensor:
+        """−log P(member | group) in the order of ``groups``, [N]."""
+        size = tile_size(hidden.shape[0], self.partition.num_groups)
+        tiles = cut_into_tiles(groups, self.partition.num_groups, size)
+        source = token[tiles.row].flatten()  # [T·B]
+        rows = hidden.index_select(0, source).unflatten(0, tiles.row.shape)  # [T, B, d]
+        matrices = F.embedding(tiles.group, weight.flatten(1)).unflatten(1, weight.shape[1:])  # [T, width, d]
+        scores = torch.bmm(rows, matrices.transpose(1, 2))  # [T, B, width]
+        logits = scores + self._shift_of(tiles.group, self.width).unsqueeze(1)
+        nll = token_nll(logits.flatten(0, 1), member[source], label_smoothing, 1 / self.num_classes)  # [T·B]
+        return nll.index_select(0, tiles.place)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kernel={self.kernel}"
 
 
 def _choose_kernel(head: PerGroupHead, _: object = None) -> None:
-    """Note the dtypes that take ``F.grouped_mm``, which depend on the device."""
-    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16, torch.float16)
-    if head.kernel == "auto":
+    """Note which kernel serves which dtype, which depends on the device."""
+    head.kernels, head.other_kernel = {}, head.kernel
+    if head.kernel == "grouped_mm":
+        head.kernels, head.other_kernel = dict.fromkeys(GROUPED_MM_DTYPES, "grouped_mm"), "loop"
+    elif head.kernel == "auto":
         device = head.shift.device
-        if device.type == "cuda":
-            # In other types, and before Ampere, torch loops over all groups itself, empty ones included.
-            modern = torch.cuda.get_device_capability(device) >= (8, 0)
-            dtypes = (torch.bfloat16,) if modern and head.partition.num_groups < 1024 else ()
-        elif device.type not in ("cpu", "meta"):
-            dtypes = ()
-    head.grouped_mm_dtypes = () if head.kernel == "loop" else dtypes
+        if device.type in ("cpu", "meta"):
+            head.kernels, head.other_kernel = dict.fromkeys(GROUPED_MM_DTYPES, "grouped_mm"), "loop"
+        else:
+            head.other_kernel = "tiles"
+            if device.type == "cuda" and head.partition.num_groups < 1024:
+                major, _minor = torch.cuda.get_device_capability(device)
+                head.kernels = {torch.bfloat16: "grouped_mm"} if major in (9, 10) else {}

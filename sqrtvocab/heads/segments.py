@@ -2,7 +2,7 @@
 
 Each is a custom operator: a compiled graph or a fake tensor sees only its fixed output shape, while the loop
 inside runs over the segments that are not empty. The bounds are read by the host, one synchronisation a call,
-which no CUDA graph can hold. They know reverse-mode differentiation, once.
+which no CUDA graph can hold. They know reverse-mode differentiation, once; see `refuse_forward_mode`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,26 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
+import torch.autograd.forward_ad as fwAD
 import torch.nn.functional as F
 from torch import Tensor
 
 from sqrtvocab.heads.base import block_rows, token_nll, wide
+
+
+def refuse_forward_mode(*tensors: Tensor) -> None:
+    """Forward-mode differentiation of an operator here would silently give a slope of zero.
+
+    Raises:
+        NotImplementedError: if one of the tensors carries a tangent.
+    """
+    if torch.compiler.is_compiling() or fwAD._current_level < 0:
+        return
+    if any(fwAD.unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise NotImplementedError(
+            "this head cannot be differentiated in forward mode; grouped-linear and grouped-low-rank can, "
+            'with kernel="tiles"'
+        )
 
 
 def segment_ends(groups: Tensor, num_groups: int) -> Tensor:

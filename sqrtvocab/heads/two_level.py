@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import Guesses, Head, HeadCost, block_rows, draw, token_nll, weighted_sum, wide
+from sqrtvocab.heads.base import Guesses, Head, HeadCost, block_rows, token_nll, weighted_sum, wide
+from sqrtvocab.heads.sampling import draw
 from sqrtvocab.partition import Partition
 
 

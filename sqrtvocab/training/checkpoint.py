@@ -6,7 +6,7 @@ A checkpoint is a folder in the run folder:
     best/            the weights that scored best
       model.safetensors   the weights
       training.pt         optimiser and gradient scaler (in `last` only)
-      state.json          step, scores, what the trainer adds; and the SHA-256 of every other file
+      state.json          step, scores, what the trainer adds; the SHA-256 of every other file, and of itself
 
 It is written under a temporary name, flushed to the disk and renamed, so a folder that has its final name is
 whole.
@@ -15,7 +15,6 @@ whole.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -29,8 +28,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from sqrtvocab.atomic import fsync, write_json
+from sqrtvocab.atomic import SEAL, fsync, read_sealed, sealed, write_json
 from sqrtvocab.errors import RunError, UserError
+
+_NEEDED = {"step", "minutes", "best"}  # in the state of a trainer's checkpoint
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ def save_checkpoint(
         draft.rename(final)
         fsync(run)
     except (OSError, RuntimeError, SafetensorError) as error:  # torch.save reports a full disk as the second
+        if not run.is_dir():
+            raise RunError(f"{run}: the run folder is gone; nothing can be saved any more") from error
         shutil.rmtree(draft, ignore_errors=True)
         kept = next((folder for folder in (run / "last", final, previous) if folder.is_dir()), None)
         left = "there was none before it" if kept is None else f"the checkpoint before it is kept: {kept}"
@@ -104,7 +107,7 @@ def _write(
     documents: Mapping[str, object],
 ) -> None:
     shutil.rmtree(draft, ignore_errors=True)  # of a process that died here
-    draft.mkdir(parents=True)
+    draft.mkdir()  # in the run folder: one that was taken away in mid-run must not come back as half of one
     save_model(model, str(draft / "model.safetensors"), metadata={"format": "pt"})
     (draft / "model.safetensors").chmod(0o644)  # safetensors makes it readable by its owner alone
     if training is not None:
@@ -114,7 +117,7 @@ def _write(
     files = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
     for file_name in files:
         fsync(draft / file_name)
-    write_json(draft / "state.json", {**state, "sha256": files})  # flushes the folder too
+    write_json(draft / "state.json", sealed({**state, "sha256": files}))  # flushes the folder too
 
 
 def load_checkpoint(run: Path, name: str) -> Checkpoint | None:
@@ -129,33 +132,39 @@ def load_checkpoint(run: Path, name: str) -> Checkpoint | None:
     for folder in (run / name, run / f"{name}.previous"):
         if not folder.is_dir():
             continue
-        problem = _damage(folder)
-        if problem is None:
-            checkpoint = Checkpoint(folder, json.loads((folder / "state.json").read_text("utf-8")))
-            if damaged and os.environ.get("RANK", "0") == "0":
-                print(
-                    f"WARNING: checkpoint {damaged[0]}. Going back to {folder}, "
-                    f"step {checkpoint.state.get('step', '?')}",
-                    file=sys.stderr,
-                )
-            return checkpoint
-        damaged.append(f"{folder} is damaged: {problem}")
+        try:
+            checkpoint = _verified(folder)
+        except (UserError, OSError) as error:
+            damaged.append(str(error))
+            continue
+        if damaged and os.environ.get("RANK", "0") == "0":
+            step = checkpoint.state.get("step", "?")
+            print(f"WARNING: checkpoint {damaged[0]}. Going back to {folder}, step {step}", file=sys.stderr)
+        return checkpoint
     if damaged:
         raise UserError(f"no usable checkpoint: {'; '.join(damaged)}")
     return None
 
 
-def _damage(folder: Path) -> str | None:
-    try:
-        files = json.loads((folder / "state.json").read_text("utf-8"))["sha256"]
-        for file_name, digest in files.items():
-            if _sha256(folder / file_name) != digest:
-                return f"{file_name} has changed since it was written"
-    except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing"
-    except (KeyError, ValueError, AttributeError):  # JSON and UTF-8 errors are ValueErrors
-        return "state.json is unreadable"
-    return None
+def _verified(folder: Path) -> Checkpoint:
+    """The checkpoint in `folder`; a UserError that names the damaged file if there is one."""
+    path = folder / "state.json"
+    if not path.exists():
+        raise UserError(f"{path} is missing")
+    state = read_sealed(path)
+    files: Any = state.get("sha256")
+    is_whole = isinstance(files, dict) and "model.safetensors" in files
+    if SEAL not in state:  # an older one: what a run goes on with must at least be there
+        is_whole = is_whole and set(state) >= _NEEDED and type(state["step"]) is int
+    if not is_whole:
+        raise UserError(f"{path} has changed since it was written")
+    for file_name, digest in files.items():
+        file = folder / Path(file_name).name
+        if not file.is_file():
+            raise UserError(f"{file} is missing")
+        if _sha256(file) != digest:
+            raise UserError(f"{file} has changed since it was written")
+    return Checkpoint(folder, state)
 
 
 def _sha256(path: Path) -> str:

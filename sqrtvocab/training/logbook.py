@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
-import json
 import math
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
+import numpy as np
+from torch.utils.tensorboard.summary import hparams, image, scalar, text
 
-from sqrtvocab.atomic import write_text
+from sqrtvocab.appended import AppendedFile
+from sqrtvocab.atomic import read_sealed_line, sealed_line, write_text
+from sqrtvocab.training.event_file import EventFile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,72 +39,84 @@ class Logbook:
     def __init__(self, folder: Path, *, start_step: int = 0, enabled: bool = True) -> None:
         self._printed = -math.inf
         self._live = enabled and sys.stderr.isatty()
-        self._writer: SummaryWriter | None = None
+        self._events: EventFile | None = None
         if not enabled:
             return
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "metrics.jsonl"
         _drop_after(path, start_step)
-        self._metrics = path.open("a", encoding="utf-8")
-        self._writer = SummaryWriter(str(folder), purge_step=start_step + 1, flush_secs=10)
-        atexit.register(self.close)  # a run that fails should still show how it came to that
+        self._metrics = AppendedFile(path)
+        self._events = EventFile(folder, purge_step=start_step + 1)
 
     def scalars(self, step: int, values: Mapping[str, float], **axes: float) -> None:
         """Record numbers at `step`. `axes` (minutes, images) go to `metrics.jsonl` only, to plot against."""
-        if self._writer is None:
+        if self._events is None:
             return
         for tag, value in values.items():
-            self._writer.add_scalar(tag, value, step)
-        self._metrics.write(json.dumps({"step": step, **axes, **values}) + "\n")
-        self._metrics.flush()
+            self._events.add(scalar(tag, value), step)
+        self._metrics.write(sealed_line({"step": step, **axes, **values}))
 
     def text(self, tag: str, markdown: str, step: int = 0) -> None:
         """Show Markdown text in TensorBoard."""
-        if self._writer is not None:
-            self._writer.add_text(tag, markdown, step)
+        if self._events is not None:
+            sound = markdown.encode("utf-8", "backslashreplace").decode()  # a path may hold any bytes
+            self._events.add(text(tag, sound), step)
 
     def figure(self, tag: str, figure: Figure, step: int) -> None:
         """Show a matplotlib figure in TensorBoard, and close it."""
-        if self._writer is not None:
-            self._writer.add_figure(tag, figure, step)
+        if self._events is None:
+            return
+        from matplotlib import pyplot
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        pixels = np.asarray(canvas.buffer_rgba())[..., :3]  # [H, W, 3]
+        self._events.add(image(tag, pixels, dataformats="HWC"), step)
+        pyplot.close(figure)
 
     def hparams(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """Fill the run's row in TensorBoard's HPARAMS table. The metrics must have been recorded as
         scalars."""
-        if self._writer is None or self._writer.file_writer is None:
+        if self._events is None:
             return
         plain = {
             key: value if type(value) in (int, float, str) else str(value) for key, value in settings.items()
         }
         for summary in hparams(plain, dict(metrics)):
-            self._writer.file_writer.add_summary(summary)
+            self._events.add(summary)
 
-    def progress(self, line: str) -> None:
-        """Replace the live line on a terminal; into a file or pipe print it now and then."""
-        if self._writer is None:
+    def progress(self, phrases: Sequence[str]) -> None:
+        """Replace the live line on a terminal by as many phrases as fit it; into a file or pipe print them
+        all, now and then."""
+        if self._events is None:
             return
         if self._live:
             width = shutil.get_terminal_size().columns - 1
-            print(f"\r{line[:width]:<{width}}", end="", file=sys.stderr, flush=True)
+            line = phrases[0][:width]
+            for phrase in phrases[1:]:
+                if len(line) + 2 + len(phrase) > width:
+                    break
+                line += f"  {phrase}"
+            print(f"\r{line:<{width}}", end="", file=sys.stderr, flush=True)
         elif time.monotonic() - self._printed >= _QUIET_SECONDS:
             self._printed = time.monotonic()
-            print(line, file=sys.stderr, flush=True)
+            print("  ".join(phrases), file=sys.stderr, flush=True)
 
     def say(self, line: str) -> None:
         """Print a line that stays, clear of the live one."""
-        if self._writer is None:
+        if self._events is None:
             return
         if self._live:
             print("\r\x1b[K", end="", file=sys.stderr)
         print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Bring everything to the files and close them."""
-        if self._writer is not None:
-            self._writer.close()
+        """Close the files. They hold everything already."""
+        if self._events is not None:
+            self._events.close()
             self._metrics.close()
-            self._writer = None
-            atexit.unregister(self.close)
+            self._events = None
 
 
 def markdown_table(rows: Mapping[str, object]) -> str:
@@ -113,18 +125,46 @@ def markdown_table(rows: Mapping[str, object]) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The records of a `metrics.jsonl`, without a last line torn by a kill."""
-    records = []
-    for line in path.read_text("utf-8").splitlines():
+    """The records of a `metrics.jsonl`, without a last line torn by a kill. Damaged lines are named on stderr
+    and left out."""
+    lines, damaged = _read_lines(path)
+    if damaged:
+        print(f"WARNING: {path}: {_listed(damaged)} damaged and left out", file=sys.stderr)
+    return [record for record, _ in lines]
+
+
+def _read_lines(path: Path) -> tuple[list[tuple[dict[str, Any], bytes]], dict[int, bytes]]:
+    """The records with their lines, and the damaged lines by number. What follows the last line break was
+    torn by a kill, and is nobody's loss."""
+    *lines, _ = (path.read_bytes() if path.exists() else b"").split(b"\n")
+    sound, damaged = [], {}
+    for number, line in enumerate(lines, start=1):
         try:
-            records.append(json.loads(line))
+            record = read_sealed_line(line)
+            if type(record.get("step")) is not int:
+                raise ValueError("no step")
+            sound.append((record, line))
         except ValueError:
-            break
-    return records
+            damaged[number] = line
+    return sound, damaged
+
+
+def _listed(numbers: Collection[int]) -> str:
+    few = ", ".join(map(str, list(numbers)[:10])) + (", …" if len(numbers) > 10 else "")
+    return f"line {few} is" if len(numbers) == 1 else f"lines {few} are"
 
 
 def _drop_after(path: Path, step: int) -> None:
-    if not path.exists():
-        return
-    kept = [json.dumps(record) + "\n" for record in read_metrics(path) if record["step"] <= step]
-    write_text(path, "".join(kept))
+    """Keep the records up to `step`; set damaged lines aside, and say so."""
+    lines, damaged = _read_lines(path)
+    aside = path.with_name("metrics.damaged")
+    if damaged:
+        with aside.open("ab") as file:
+            file.writelines(line + b"\n" for line in damaged.values())
+        print(f"WARNING: {path}: {_listed(damaged)} damaged: set aside in {aside}", file=sys.stderr)
+    kept = [(record, line) for record, line in lines if record["step"] <= step]
+    newest = kept[-1][0]["step"] if kept else 0
+    if newest < step:  # a checkpoint comes after the record of its step
+        print(f"WARNING: {path}: nothing is left of steps {newest + 1:,} to {step:,}", file=sys.stderr)
+    if path.exists():
+        write_text(path, "".join(line.decode() + "\n" for _, line in kept))

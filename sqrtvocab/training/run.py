@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from sqrtvocab.atomic import require_space, write_json
+from sqrtvocab.atomic import require_space
 from sqrtvocab.settings import RunFlags
 from sqrtvocab.training.checkpoint import save_checkpoint
 from sqrtvocab.training.logbook import Logbook
-from sqrtvocab.training.run_folder import RunFolder, require_same_run
+from sqrtvocab.training.run_folder import RunFolder, begin_run, require_same_run
 from sqrtvocab.training.runtime import Runtime
 
 MAY_CHANGE = ("lr", "schedule", "warmup_steps")  # on resuming: a lower --lr after a loss that was not finite
@@ -143,9 +143,8 @@ def open_run(
     weights = 4 * sum(parameter.numel() for parameter in model.parameters())
     require_space(run.folder, 11 * weights + (64 << 20))
     runtime.barrier()  # all ranks have looked before the first one writes
-    if runtime.is_main:  # this file makes the folder a run, which --resume auto goes on with
-        run.folder.mkdir(parents=True, exist_ok=True)
-        write_json(run.folder / "config.json", settings)
+    if runtime.is_main:
+        begin_run(run.folder, settings)
     return run
 
 

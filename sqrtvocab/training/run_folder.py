@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +11,11 @@ from typing import Any
 
 import torch
 
-from sqrtvocab.errors import UserError
+from sqrtvocab.atomic import PROBE, sealed, write_json
+from sqrtvocab.errors import UserError, shortened
 from sqrtvocab.settings import RunFlags, read_config
 from sqrtvocab.training.checkpoint import Checkpoint, load_checkpoint
+from sqrtvocab.training.run_lock import LOCK, lock_folder
 from sqrtvocab.training.runtime import Runtime
 
 
@@ -51,23 +55,60 @@ def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
             there.
 
     Raises:
-        UserError: if `run` is a file, if it is in use and `resume` is None, if there is nothing to resume at
-            a path named explicitly, or if every checkpoint is damaged.
+        UserError: if `run` cannot be a folder, if another process trains in it, if it holds a run and
+            `resume` is None, if there is nothing to resume at a path named explicitly, or if every checkpoint
+            is damaged.
     """
-    if run.exists() and not run.is_dir():
-        raise UserError(f"--out {run}: is a file, not a folder")
-    if resume is None:
-        if run.exists() and any(run.iterdir()):
-            raise UserError(
-                f"--out {run}: there is a run already; continue it with --resume auto or name another --out"
-            )
-        return None
-    if run.exists() and any(run.iterdir()) and not (run / "config.json").exists():
+    _require_folder(run)
+    things = [path.name for path in run.iterdir() if not _is_unfinished(path.name)] if run.is_dir() else []
+    if resume is None and things:
+        raise UserError(
+            f"--out {run}: there is a run already; continue it with --resume auto or name another --out"
+        )
+    if things and "config.json" not in things:
         raise UserError(f"{run}: holds other things than a run (it has no config.json)")
+    if run.is_dir() and _is_first():
+        lock_folder(run)
+    if resume is None:
+        return None
     checkpoint = load_checkpoint(run, "last")
     if checkpoint is None and resume != "auto":
         raise UserError(f"--resume {resume}: no checkpoint `last` in that folder")
     return checkpoint
+
+
+def begin_run(run: Path, settings: Mapping[str, Any]) -> None:
+    """Make `run` the folder of a run: from now on `--resume auto` goes on with it.
+
+    Raises:
+        UserError: another process has begun a run there since `find_checkpoint` looked.
+    """
+    run.mkdir(parents=True, exist_ok=True)
+    if lock_folder(run) and (run / "config.json").exists():
+        raise UserError(f"--out {run}: another process has begun a run there; name another --out")
+    write_json(run / "config.json", sealed(settings))
+
+
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _is_unfinished(name: str) -> bool:
+    """Whether a file is only what is there before `config.json`: a run killed so early has not begun."""
+    return name in (LOCK, ".config.json.tmp") or name.startswith(PROBE)
+
+
+def _require_folder(run: Path) -> None:
+    try:
+        is_folder = stat.S_ISDIR(run.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if run.is_symlink():
+            raise UserError(f"--out {run}: a link to {run.readlink()}, which does not exist") from error
+        return  # it can be made, or `require_space` says why not
+    except OSError as error:  # a loop of links, a name that is too long
+        raise UserError(f"--out {shortened(run)}: {error.strerror}") from error
+    if not is_folder:
+        raise UserError(f"--out {run}: is a file, not a folder")
 
 
 def require_same_checkpoint(checkpoint: Checkpoint | None, run: Path, runtime: Runtime) -> None:

@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sqrtvocab.errors import UserError
+from sqrtvocab.errors import RunError, UserError
 from sqrtvocab.flags import Device, Precision
+from sqrtvocab.training.ranks import Heartbeat, is_lost_connection
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -191,6 +192,7 @@ def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Ru
 
     Raises:
         UserError: if the device or the number format cannot be had.
+        RunError: if another rank has ended, or there is no more memory.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
@@ -208,7 +210,37 @@ def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Ru
         # sync.
         dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
     torch.manual_seed(seed)
-    yield Runtime(place, dtype, reason, seed, rank, world_size)
+    with _memory_errors(), _several_ranks(rank, world_size) if world_size > 1 else nullcontext():
+        yield Runtime(place, dtype, reason, seed, rank, world_size)
+
+
+@contextmanager
+def _memory_errors() -> Iterator[None]:
+    """Turn what torch says when there is no more memory into a `RunError`."""
+    try:
+        yield
+    except RuntimeError as error:  # a GPU's OutOfMemoryError is one
+        problem = str(error).partition("\n")[0].rpartition("] ")[2]  # the CPU's comes after a place in C++
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in problem:
+            raise
+        raise RunError(f"not enough memory: {problem[:300]}; try a smaller --batch-size") from error
+
+
+@contextmanager
+def _several_ranks(rank: int, world_size: int) -> Iterator[None]:
+    """Watch the other ranks, and part from them at the end."""
+    heartbeat = None
+    if dist.is_initialized():
+        heartbeat = Heartbeat(dist.distributed_c10d._get_default_store(), rank, world_size)
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_lost_connection(error):
+            raise
+        raise RunError(
+            "the connection to another rank is lost: it has failed or was killed; go on with --resume auto"
+        ) from error
     # Only after success: when a rank has failed the others may be gone, and a tidy goodbye could hang.
-    if world_size > 1:
+    if heartbeat is not None:
+        heartbeat.close()
         dist.destroy_process_group()

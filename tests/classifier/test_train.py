@@ -6,10 +6,8 @@ import math
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -37,23 +35,13 @@ def weights(run, name="last"):
     return load_file(run / name / "model.safetensors")
 
 
-def wait_for_step(run, step):
-    """Until the run has reported `step`."""
-    for _ in range(3000):
-        if (run / "metrics.jsonl").exists() and any(
-            row["step"] >= step for row in read_metrics(run / "metrics.jsonl")
-        ):
-            return
-        time.sleep(0.02)
-    pytest.fail(f"{run} never came to step {step}")
-
-
 # ---- what it writes
 
 
 def test_the_run_folder_tells_everything(finished):
     names = {path.name for path in finished.iterdir()}
     assert {name for name in names if not name.startswith(("events", "eval"))} == {
+        ".lock",
         "config.json",
         "metrics.jsonl",
         "best",
@@ -120,7 +108,7 @@ def test_the_start_says_what_will_happen(train, tmp_path):
 # ---- going on
 
 
-def test_kill_9_and_resume_ends_where_an_uninterrupted_run_ends(train, start_train, tmp_path):
+def test_kill_9_and_resume_ends_where_an_uninterrupted_run_ends(train, start_train, tmp_path, wait_for_step):
     """Two epochs of six steps; killed in the second, between two checkpoints."""
     flags = ["--epochs", 2, "--eval-every", 4, "--schedule", "cosine"]
     assert train(*flags, "--out", tmp_path / "whole").code == 0
@@ -143,7 +131,7 @@ def test_kill_9_and_resume_ends_where_an_uninterrupted_run_ends(train, start_tra
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_all_processes_ends_the_run_cleanly(start_train, tmp_path, number):
+def test_a_signal_to_all_processes_ends_the_run_cleanly(start_train, tmp_path, number, wait_for_step):
     """The workers must outlive it, or the trainer could not finish its step."""
     out = tmp_path / "r"
     process = start_train("--epochs", 1000, "--workers", 1, "--out", out)
@@ -207,7 +195,7 @@ def test_ctrl_c_before_the_first_step_ends_the_command(start_train, tmp_path, mo
     assert not (tmp_path / "r").exists()
 
 
-def test_a_killed_worker_ends_the_run_with_one_line(start_train, tmp_path):
+def test_a_killed_worker_ends_the_run_with_one_line(start_train, tmp_path, wait_for_step):
     out = tmp_path / "r"
     process = start_train("--epochs", 1000, "--workers", 1, "--eval-every", 2000, "--out", out)
     wait_for_step(out, 2)
@@ -289,26 +277,13 @@ def compare(one, other):
         assert (value - expected[key]).abs().mean() < 2e-5, key
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
-def start_ranks(start_train, *flags):
-    """The same command on two ranks, which differ only in what `flags`, a list for each, add."""
-    job = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    return [
-        start_train(*more, RANK=str(rank), LOCAL_RANK=str(rank), **job) for rank, more in enumerate(flags)
-    ]
-
-
-def test_two_ranks_learn_what_one_process_learns(train, start_train, tmp_path):
+def test_two_ranks_learn_what_one_process_learns(train, start_train, two_ranks, tmp_path):
     """Steps of 20, 20 and 8 images."""
     flags = ["--max-steps", 5, "--eval-every", 3]
     assert train(*flags, "--batch-size", 10, "--accumulate", 2, "--out", tmp_path / "one").code == 0
     flags += ["--batch-size", 5, "--accumulate", 2, "--out", tmp_path / "two"]
-    first, second = [rank.wait() for rank in start_ranks(start_train, flags, flags)]
+    ranks = [start_train(*flags, **env) for env in two_ranks]
+    first, second = [rank.wait() for rank in ranks]
     assert (first.code, second.code) == (0, 0), first.err + second.err
     assert second.err == ""  # only rank 0 speaks
     compare(tmp_path / "one", tmp_path / "two")
@@ -317,10 +292,11 @@ def test_two_ranks_learn_what_one_process_learns(train, start_train, tmp_path):
     assert train(*more).code == 0
 
 
-def test_ranks_that_see_different_folders_do_not_train(start_train, finished, tmp_path):
+def test_ranks_that_see_different_folders_do_not_train(start_train, two_ranks, finished, tmp_path):
     shutil.copytree(finished, tmp_path / "here")
     flags = ["--resume", "auto", "--batch-size", 2, "--out"]
-    ranks = start_ranks(start_train, [*flags, tmp_path / "here"], [*flags, tmp_path / "elsewhere"])
+    folders = (tmp_path / "here", tmp_path / "elsewhere")
+    ranks = [start_train(*flags, folder, **env) for folder, env in zip(folders, two_ranks, strict=True)]
     for result, speaker in zip([rank.wait() for rank in ranks], ("", "rank 1: "), strict=True):
         assert result.code == 2, result.err
         assert result.err.startswith(f"train_classifier: {speaker}--resume: in {tmp_path}")
@@ -328,7 +304,7 @@ def test_ranks_that_see_different_folders_do_not_train(start_train, finished, tm
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_job_and_leaves_a_checkpoint(tiny_flags, tmp_path):
+def test_a_killed_rank_ends_the_job_and_leaves_a_checkpoint(tiny_flags, tmp_path, wait_for_step):
     out = tmp_path / "r"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     flags = [*tiny_flags, "--epochs", "1000", "--eval-every", "2", "--out", str(out)]

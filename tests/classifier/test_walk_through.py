@@ -35,5 +35,7 @@ def test_the_commands_run(forked, tmp_path, monkeypatch):
         more = SHORT if program == "train_classifier" else SHORT[2:]
         if number > 2:
             more = [*more, "--out", f"runs/{number}"]
-        result = forked(COMMANDS[program], [*flags, *more], tmp_path, {"SQRTVOCAB_CACHE": str(tmp_path)}).wait()
+        result = forked(
+            COMMANDS[program], [*flags, *more], tmp_path, {"SQRTVOCAB_CACHE": str(tmp_path)}
+        ).wait()
         assert result.code == 0, result.err

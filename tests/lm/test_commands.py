@@ -18,6 +18,7 @@ from lm.text.corpus import Tokens, open_corpus
 from lm.text.sources import open_source
 from lm.text.tokenizer import load_tokenizer
 from sqrtvocab.errors import UserError
+from sqrtvocab.settings import read_config
 
 
 @pytest.fixture
@@ -164,7 +165,7 @@ def test_bad_input(run, complaint, finished, small_tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        ([1], "not the settings of a run, which are a JSON object"),
+        ([1], "expected a JSON object, found a list"),
         ({}, "not the settings of a run of train_lm: the setting 'preset' is missing"),
         ({"hidden_size": "big"}, "the setting 'hidden_size' cannot be 'big'"),
         ({"lr": True, "cache": 5}, "the setting 'cache' cannot be 5; the setting 'lr' cannot be True"),
@@ -176,7 +177,7 @@ def test_bad_input(run, complaint, finished, small_tokenizer, tmp_path):
 def test_damaged_settings_of_a_run(run, complaint, finished, tmp_path, damage, says):
     out = tmp_path / "r"
     shutil.copytree(finished, out)
-    settings = json.loads((out / "config.json").read_text())
+    settings = read_config(out)
     (out / "config.json").write_text(
         json.dumps({**settings, **damage} if damage and damage != [1] else damage)
     )

@@ -8,13 +8,14 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
-from lm import corpus
 from lm.stories.write import stories
+from lm.text import corpus
 from lm.text.corpus import Tokens, open_corpus, open_tokens, pieces, token_dtype
 from lm.text.sources import Files, open_source
 from lm.text.tokenizer import END
-from sqrtvocab.training import UserError
+from sqrtvocab.training import RunError, UserError
 
 
 @pytest.fixture
@@ -149,14 +150,33 @@ def test_text_that_cannot_be_read_is_not_the_caches_fault(gpt2, tmp_path):
         open_tokens(tmp_path / "c" / "x.bin", Files((tmp_path / "x.txt",)), gpt2, "a test", print)
 
 
-def test_ids_that_no_token_has(build, small_tokenizer, tmp_path):
-    build(small_tokenizer)
+def test_a_changed_block_is_found_when_it_is_first_read(build, small_tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "BLOCK", 256)  # 128 ids
+    before = build(small_tokenizer).batch(range(40), 16)  # verified: windows of every block and across blocks
     path = tmp_path / "c" / "x.bin"
-    np.full(path.stat().st_size // 2, 60_000, np.uint16).tofile(path)
+    data = bytearray(path.read_bytes())
+    data[3 * 256 + 100] ^= 4  # in window (768 + 100) / 2 / 16 = 27
+    path.write_bytes(data)
+    tokens = build(small_tokenizer)
+    for row, before_row in zip(tokens.batch(range(23), 16), before, strict=True):
+        assert torch.equal(row, before_row[:23])
+    with pytest.raises(RunError, match=r"x\.bin has changed since it was written, near byte 768; delete it"):
+        tokens.batch([27], 16)
     with pytest.raises(
-        UserError, match=r"x\.bin: holds the token 60,000 of a vocabulary of 400: .*delete it"
-    ):
-        build(small_tokenizer).batch([0], 8)
+        RunError, match="near byte 768"
+    ):  # a window of the same block, though not of that byte
+        tokens.batch([25], 16)
+
+
+@pytest.mark.parametrize("field", ["tokens", "counts", "crc32", "seal"])
+def test_a_changed_sidecar_is_not_believed(build, tmp_path, field):
+    first = build().ids.tolist()
+    sidecar = tmp_path / "c" / "x.json"
+    facts = json.loads(sidecar.read_text())
+    facts.pop(field)
+    sidecar.write_text(json.dumps(facts))
+    assert build().ids.tolist() == first
+    assert build.said[0].endswith("x.json is damaged; tokenising again")
 
 
 def test_a_path_has_one_cache_however_it_is_written(text, small_tokenizer, tmp_path, monkeypatch):

@@ -6,10 +6,8 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -24,6 +22,7 @@ from lm.model import CompressedLM, CompressedLMConfig
 from lm.presets import PRESETS
 from lm.train import train
 from sqrtvocab import FlatHead, Partition
+from sqrtvocab.settings import read_config
 from sqrtvocab.training import RunError, UserError, load_checkpoint, read_metrics
 
 MEASURED = ("minutes", "speed/tokens_per_s", "memory/peak")  # differ from run to run
@@ -46,21 +45,20 @@ def same_weights(one, other, name="last", **tolerance):
             assert torch.equal(weight, theirs[key]), key
 
 
-def wait_for_step(run, step):
-    for _ in range(3000):
-        path = run / "metrics.jsonl"
-        if path.exists() and any(row["step"] >= step for row in read_metrics(path)):
-            return
-        time.sleep(0.02)
-    pytest.fail(f"{run} never came to step {step}")
-
-
 # ---- what it writes ----
 
 
 def test_the_run_folder_tells_everything(finished):
     names = {path.name for path in finished.iterdir() if not path.name.startswith("events")}
-    assert names == {"config.json", "tokenizer.json", "metrics.jsonl", "best", "last", "last.previous"}
+    assert names == {
+        ".lock",
+        "config.json",
+        "tokenizer.json",
+        "metrics.jsonl",
+        "best",
+        "last",
+        "last.previous",
+    }
     settings = json.loads((finished / "config.json").read_text())
     assert settings["vocab_size"] == 300
     assert settings["groups"] == math.isqrt(300)
@@ -198,7 +196,7 @@ def test_clusters_of_a_runs_embeddings(run, tiny, finished, tmp_path, head):
     vectors = load_file(finished / "best" / "model.safetensors")["backbone.wte.weight"]
     sizes = torch.bincount(Partition(300).split(torch.arange(300))[0])
     if head == "flat":
-        order = torch.tensor(json.loads((out / "order.json").read_text()))
+        order = torch.tensor(json.loads((out / "order.json").read_text())["order"])
     else:
         order = CompressedLM.from_pretrained(out / "best").head.partition.order
     near = Partition(300, order=order).split(torch.arange(300))[0]
@@ -261,7 +259,7 @@ def test_resumed_is_as_if_never_stopped(run, tiny, tmp_path):
     assert records(tmp_path / "whole") == records(tmp_path / "parts")
 
 
-def test_killed_and_resumed_is_as_if_nothing_had_happened(start, run, tiny, tmp_path):
+def test_killed_and_resumed_is_as_if_nothing_had_happened(start, run, tiny, tmp_path, wait_for_step):
     flags = [*tiny, "--eval-every", 5, "--max-steps", 40]
     assert run("train", *flags, "--out", tmp_path / "whole").code == 0
     killed = start("train", *flags, "--out", tmp_path / "parts")
@@ -278,7 +276,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(start, run, tiny, tmp_
 def test_a_run_goes_on_with_another_learning_rate_and_says_so(run, tiny, tmp_path):
     """What the message of a loss that is not finite advises."""
     flags = [*tiny, "--out", tmp_path / "r"]
-    broken = run("train", *flags, "--lr", "1e30", "--eval-every", 1, "--max-steps", 9)
+    broken = run("train", *flags, "--lr", "9e15", "--eval-every", 1, "--max-steps", 9)
     assert broken.code == 1
     assert "not finite" in broken.err
     assert run("train", *flags, "--max-steps", 1).code == 2  # the folder is taken
@@ -296,7 +294,7 @@ def test_a_lower_learning_rate_on_resuming_is_told(run, tiny, tmp_path):
     assert "lr from 0.002 to 0.001" in result.err
 
 
-def test_ctrl_c_saves(start, run, tiny, tmp_path):
+def test_ctrl_c_saves(start, run, tiny, tmp_path, wait_for_step):
     flags = [*tiny, "--eval-every", 10_000, "--epochs", 500, "--out", tmp_path / "r"]
     process = start("train", *flags)
     wait_for_step(tmp_path / "r", 3)
@@ -378,20 +376,11 @@ def test_a_batch_in_parts_is_the_same_batch(run, tiny, tmp_path):
     same_weights(tmp_path / "one", tmp_path / "two", rtol=1e-3, atol=1e-5)
 
 
-def test_two_ranks_learn_what_one_does(start, run, tiny, tmp_path):
+def test_two_ranks_learn_what_one_does(start, run, tiny, two_ranks, tmp_path):
     flags = [*tiny, "--max-steps", 4, "--eval-every", 2]
     assert run("train", *flags, "--batch-size", 8, "--out", tmp_path / "one").code == 0
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    ranks = [
-        start(
-            "train", *flags, "--batch-size", 4, "--out", tmp_path / "two",
-            RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2",
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
+    flags += ["--batch-size", 4, "--out", tmp_path / "two"]
+    ranks = [start("train", *flags, **env) for env in two_ranks]
     first, second = [rank.wait() for rank in ranks]
     assert (first.code, second.code) == (0, 0), first.err + second.err
     same_weights(tmp_path / "one", tmp_path / "two", rtol=1e-3, atol=1e-5)
@@ -460,7 +449,7 @@ def test_a_run_needs_neither_its_tokenizer_file_nor_its_folder(run, tiny, finish
     assert result.code == 0, result.err
     result = run("eval", "r", "--samples", 2, "--device", "cpu")
     assert result.code == 0, result.err
-    settings = json.loads((away / "r" / "config.json").read_text())
+    settings = read_config(away / "r")
     (away / "r" / "config.json").write_text(json.dumps({**settings, "data": "s.txt", "data_used": "s.txt"}))
     monkeypatch.chdir(home)  # an older run, begun in this folder
     result = run("train", "--resume", away / "r", "--max-steps", 4)
@@ -475,7 +464,7 @@ def test_config_is_written_first(run, tiny, tmp_path, monkeypatch):
         patch.setattr("lm.text.tokenizer.TextTokenizer.save", killed)
         flags = [*tiny, "--tokenizer", "gpt2", "--max-steps", 1, "--out", tmp_path / "r"]
         assert "killed here" in run("train", *flags).err
-    assert [path.name for path in (tmp_path / "r").iterdir()] == ["config.json"]
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == [".lock", "config.json"]
     result = run("train", *flags, "--resume", "auto")
     assert result.code == 0, result.err
 

@@ -1,6 +1,5 @@
-"""The scripts as modules, and as commands."""
+"""The scripts as commands, and a run of the classifier for them to read."""
 
-import importlib
 import os
 import subprocess
 import sys
@@ -8,23 +7,35 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+from classifier import cli
 
-
-@pytest.fixture
-def script(monkeypatch):
-    """`script("records")`: the module of that name in scripts/."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module
+ROOT = Path(__file__).parents[2]
+TINY_IMAGES = (
+    "--only shape=circle,star --only pattern=solid --only rotation=0 --only size=tiny,huge "
+    "--only texture=none --only opacity=1.0 --only border=solid --images-per-class 3 --batch-size 4 "
+    "--accumulate 2 --eval-images 12 --workers 0 --device cpu --max-steps 4 --eval-every 2"
+)
 
 
 @pytest.fixture
 def call(tmp_path):
-    """`call("compare_heads.py", "lm", ...)` runs a script to its end, with a cache of its own."""
+    """`call("compare_heads", "lm", ...)` runs a script to its end, with a cache of its own."""
 
-    def run(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "SQRTVOCAB_CACHE": str(tmp_path / "cache")}
-        command = [sys.executable, SCRIPTS / name, *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=Path.cwd())
+    def run(name: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, ROOT / "scripts" / f"{name}.py", *map(str, arguments)]
+        cache = {"SQRTVOCAB_CACHE": str(tmp_path / "cache")}
+        return subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, **cache, **environment}
+        )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def classifier_run(forked, tmp_path_factory) -> Path:
+    """The folder of a short finished run of `train_classifier`. Copy it before changing anything in it."""
+    folder = tmp_path_factory.mktemp("session")
+    argv = [*TINY_IMAGES.split(), "--out", folder / "finished"]
+    result = forked(cli.train_main, argv, folder, {}).wait()
+    assert result.code == 0, result.err
+    return folder / "finished"

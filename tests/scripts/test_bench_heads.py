@@ -1,23 +1,17 @@
 """The benchmark runs, reports every contender and refuses bad flags in one line."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "bench_heads.py"
+from scripts.bench_heads import Config, contenders, tables
+from scripts.common.head_steps import Work
+from sqrtvocab import HEADS, GroupedLinearHead
 
 
-def run(*arguments):
-    return subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], capture_output=True, text=True)
-
-
-def test_a_small_shape(tmp_path):
-    result = run(
-        "--tables", "train", "--shape", 64, 16, 400, "--repeats", 1, "--json", tmp_path / "heads.json"
-    )
+def test_a_small_shape(call, tmp_path):
+    flags = ("--tables", "train", "--shape", 64, 16, 400, "--repeats", 1)
+    result = call("bench_heads", *flags, "--json", tmp_path / "heads.json")
     assert result.returncode == 0, result.stderr
     (table,) = json.loads((tmp_path / "heads.json").read_text())["tables"]
     rows = {row["name"]: row for row in table["rows"]}
@@ -25,6 +19,14 @@ def test_a_small_shape(tmp_path):
     assert rows["flat"]["parameters"] == 400 * 17
     assert rows["flat"]["megabytes"] > rows["grouped"]["megabytes"] > 0
     assert all(name in result.stdout for name in rows)
+
+
+def test_a_head_that_joins_the_registry_is_measured(monkeypatch):
+    monkeypatch.setitem(HEADS, "mine", GroupedLinearHead)
+    assert {"mine", "mine, tied"} <= set(contenders(Work(64, 16, 400)))
+    titles = [table.title for table in tables(Config(tables="decode", quick=True))]
+    assert "decode mine, peaked, N=32 d=512 V=184,320" in titles
+    assert "factored" not in contenders(Work(64, 16, 400))  # which must know how the classes are made
 
 
 @pytest.mark.parametrize(
@@ -36,8 +38,8 @@ def test_a_small_shape(tmp_path):
         (("--bogus",), "Unrecognized options: --bogus"),
     ],
 )
-def test_bad_flags(arguments, message):
-    result = run(*arguments)
+def test_bad_flags(call, arguments, message):
+    result = call("bench_heads", *arguments)
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1

@@ -1,22 +1,27 @@
 """The benchmark of language models runs, reports every contender and refuses bad flags in one line."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "bench_lm.py"
+from scripts.common.lm_models import (
+    Setting,
+    Shape,
+    as_if_trained,
+    make_model,
+    make_training,
+    simulate_training,
+)
+from scripts.common.registered import plain_heads
 
-
-def run(*arguments):
-    return subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], capture_output=True, text=True)
+PAGE = Path(__file__).parents[2] / "docs" / "lm.md"
 
 
 @pytest.mark.slow
-def test_quick(tmp_path):
-    result = run("--quick", "--repeats", 1, "--json", tmp_path / "lm.json")
+def test_quick(call, tmp_path):
+    result = call("bench_lm", "--quick", "--repeats", 1, "--json", tmp_path / "lm.json")
     assert result.returncode == 0, result.stderr
     figures = json.loads((tmp_path / "lm.json").read_text())
     peaks, parts = figures["memory"]["peak_bytes"], figures["memory"]["bytes"]
@@ -27,16 +32,16 @@ def test_quick(tmp_path):
     assert set(written) == {
         f"{mode}, batch {n}" for mode in ("greedy", "sampling, top-k 50") for n in (1, 32)
     }
-    heads = ("grouped", "grouped-linear", "grouped-low-rank")
+    heads = ("grouped", "grouped-linear", "grouped-low-rank", "adaptive")
     both = {name for head in heads for name in (head, f"{head}, all logits")}
     assert all(set(each) == {"GPT2LMHeadModel", *both} for each in written.values())
     assert "grouped against no head at all" in result.stdout
 
 
 @pytest.mark.slow
-def test_whether_a_shape_fits(tmp_path):
+def test_whether_a_shape_fits(call, tmp_path):
     shape = ("--num-layers", 1, "--hidden-size", 64, "--batch-size", 56)
-    result = run("--only", "memory", "--gpu", "t4", *shape, "--json", tmp_path / "lm.json")
+    result = call("bench_lm", "--only", "memory", "--gpu", "t4", *shape, "--json", tmp_path / "lm.json")
     assert result.returncode == 0, result.stderr
     lines = {line.split()[0]: line for line in result.stdout.split("half precision")[0].splitlines() if line}
     assert lines["GPT-2"].endswith("out of memory")  # 56 x 512 x 50,257 floats are 5.4 GiB, three times
@@ -47,10 +52,9 @@ def test_whether_a_shape_fits(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_page_quotes_the_split_that_is_printed(script):
-    models = script("lm_models")
-    memory = models.simulate_training("grouped", models.Shape(), models.Setting(optimizer="plain"))
-    page = " ".join((SCRIPT.parents[1] / "docs" / "lm.md").read_text().split())
+def test_the_page_quotes_the_split_that_is_printed():
+    memory = simulate_training("grouped", Shape(), Setting(optimizer="plain"))
+    page = " ".join(PAGE.read_text().split())
     gib = {part: f"{size / 2**30:.2f}" for part, size in memory._asdict().items()}
     assert (
         f"Of grouped's {memory.peak / 2**30:.2f} GiB, {gib['activations']} are activations, {gib['logits']} "
@@ -59,14 +63,29 @@ def test_the_page_quotes_the_split_that_is_printed(script):
     assert memory.gradients < 0.005 * 2**30
 
 
-def test_tokens_are_as_frequent_as_words(script):
-    """Of the adaptive head's 2,000 classes the first 80 are the shortlist: most tokens, not 4 %."""
-    models = script("lm_models")
+def test_tokens_are_as_frequent_as_words():
+    """Of 2,000 classes the first 80 are most tokens, not 4 %: the adaptive head depends on it."""
     targets = []
-    training = models.make_training("adaptive", models.Shape(2000, 16, 1, 2, 64, 8))
+    training = make_training("adaptive", Shape(2000, 16, 1, 2, 64, 8))
     training.output_layer.register_forward_pre_hook(lambda module, args: targets.append(args[1]))
     training.loss()
     assert 0.45 < (targets[0] < 80).float().mean() < 0.75  # H(80) / H(2000) = 0.61
+
+
+@pytest.mark.parametrize("name", plain_heads())
+def test_a_model_as_if_trained_is_sure_of_itself(name):
+    """Whatever its head: the entropy falls, to what text has."""
+    model = make_model(name, Shape(2000, 16, 1, 2, 64, 8)).eval()
+    ids = torch.randint(2000, (4, 16))
+
+    def entropy():
+        with torch.no_grad():
+            hidden = model.backbone(input_ids=ids).last_hidden_state
+            return float(torch.distributions.Categorical(logits=model.head.log_prob(hidden)).entropy().mean())
+
+    before = entropy()
+    as_if_trained(model)
+    assert 1 < entropy() < min(before, 5.5)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +101,8 @@ def test_tokens_are_as_frequent_as_words(script):
         ),
     ],
 )
-def test_bad_flags(arguments, message):
-    result = run(*arguments)
+def test_bad_flags(call, arguments, message):
+    result = call("bench_lm", *arguments)
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1

@@ -9,11 +9,25 @@ import shlex
 import signal
 import statistics
 import subprocess
+import sys
 import threading
 
 import pytest
+import torch
 import tyro
 from PIL import Image
+
+from scripts import compare_heads as compare
+from scripts.common import runs
+from scripts.common.contenders import COMPARISONS, LM
+from scripts.common.jobs import KEY, Contender, Data, Job, by_definition, record_of_runs, seconds_per_step
+from scripts.common.means import Mean, paired
+from scripts.common.pages import write_figure
+from scripts.reports.heads_figure import draw, front, ticks
+from scripts.reports.heads_page import best_rates, document
+from scripts.reports.heads_rows import best_rate, families_of, losses_by_rate, sections, timed_rows
+from sqrtvocab import HEADS, FlatHead
+from sqrtvocab.errors import UserError, exit_code
 
 FLAGS = {
     "grouped-linear": "--head grouped-linear --no-tie-embeddings --grouping frequency --prior",
@@ -51,29 +65,28 @@ def keep(path, rows):
 # ---- numbers ----
 
 
-def test_the_interval_is_students(script):
+def test_the_interval_is_students():
     """For three values t(0.975, 2) = 4.303, for two 12.706: from the tables."""
-    mean = script("records").Mean.of([1.0, 2.0, 4.0])
+    mean = Mean.of([1.0, 2.0, 4.0])
     assert mean.value == pytest.approx(7 / 3)
     assert mean.half == pytest.approx(4.302653 * statistics.stdev([1, 2, 4]) / math.sqrt(3), rel=1e-6)
-    two = script("records").Mean.of([1.0, 2.0])
+    two = Mean.of([1.0, 2.0])
     assert two.half == pytest.approx(12.7062 * 0.5, rel=1e-4)
-    assert script("records").Mean.of([3.0]).half is None
-    assert script("records").Mean.of([3.0]).show(2) == "3.00"
+    assert Mean.of([3.0]).half is None
+    assert Mean.of([3.0]).show(2) == "3.00"
     assert two.show(1, "+") == "+1.5 ± 6.4"
 
 
-def test_differences_are_paired_by_seed(script):
-    paired = script("records").paired
+def test_differences_are_paired_by_seed():
     mean = paired({"0": 1.0, "1": 2.0, "7": 9.0}, {"1": 1.5, "0": 0.0})
     assert (mean.value, mean.n) == (0.75, 2)
     assert paired({"0": 1.0}, {"1": 1.0}) is None
 
 
-def test_the_pareto_front(script):
+def test_the_pareto_front():
     points = {"slow": (9.0, 1.0), "fast": (1.0, 3.0), "middle": (3.0, 2.0), "beaten": (4.0, 2.5)}
     points["as slow, worse"] = (9.0, 1.5)
-    assert script("compare_heads").front(points) == ["fast", "middle", "slow"]
+    assert front(points) == ["fast", "middle", "slow"]
 
 
 # ---- table and figure ----
@@ -81,7 +94,7 @@ def test_the_pareto_front(script):
 
 def test_table_and_figure_of_a_record(call, tmp_path):
     keep(tmp_path / "heads_lm.csv", ROWS)
-    result = call("compare_heads.py", "lm", "--redraw", "--out", tmp_path)
+    result = call("compare_heads", "lm", "--redraw", "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     page = (tmp_path / "heads_lm.md").read_text()
     lines = [line for line in page.splitlines() if line.startswith("| `")]
@@ -103,10 +116,10 @@ def test_table_and_figure_of_a_record(call, tmp_path):
         assert figure.width > 800
 
 
-def test_seconds_of_other_machines_and_threads_are_not_mixed(call, script, tmp_path):
+def test_seconds_of_other_machines_and_threads_are_not_mixed(call, tmp_path):
     rows = [*ROWS, row("grouped", 1, 5.2, 9999.0, threads=1), row("adaptive", 0, 4.5, 1.0, machine="another")]
     keep(tmp_path / "heads_lm.csv", rows)
-    result = call("compare_heads.py", "lm", "--redraw", "--out", tmp_path)
+    result = call("compare_heads", "lm", "--redraw", "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     page = (tmp_path / "heads_lm.md").read_text()
     cells = {
@@ -117,21 +130,20 @@ def test_seconds_of_other_machines_and_threads_are_not_mixed(call, script, tmp_p
     assert cells["grouped"][8] == "120"
     assert cells["adaptive"][8] == ""
     assert "seconds are left out" in page
-    ((place, entries),) = script("compare_heads").sections(rows, {}).values()
+    ((place, entries),) = sections(rows, {}).values()
     assert place == ("a processor, 2 cores", "2", "2.15.0")
     assert [entry.name for entry in entries if not entry.timed] == ["adaptive"]
 
 
-def test_seconds_beside_other_work_are_left_out(call, script, tmp_path):
-    compare = script("compare_heads")
+def test_seconds_beside_other_work_are_left_out(call, tmp_path):
     busy = [
         row(name, 0, 4.0, 5000.0, machine="a processor, 2 cores, shared") for name in ("grouped", "adaptive")
     ]
-    place, timed = compare.timed_rows([*busy, ROWS[0]])
+    place, timed = timed_rows([*busy, ROWS[0]])
     assert (place[0], timed) == ("a processor, 2 cores", [ROWS[0]])
-    assert compare.timed_rows(busy)[1] == []
+    assert timed_rows(busy)[1] == []
     keep(tmp_path / "heads_lm.csv", busy)  # no seconds at all
-    result = call("compare_heads.py", "lm", "--redraw", "--out", tmp_path)
+    result = call("compare_heads", "lm", "--redraw", "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     assert "5,000" not in (tmp_path / "heads_lm.md").read_text()
 
@@ -140,7 +152,7 @@ def test_rows_of_an_older_definition_are_left_out(call, tmp_path):
     """A contender that was changed, or is no more, must not be shown under today's title."""
     old = [row("grouped", 1, 1.0, 1.0, flags="--head grouped"), {**ROWS[0], "contender": "forgotten"}]
     keep(tmp_path / "heads_lm.csv", [*ROWS, *old])
-    assert call("compare_heads.py", "lm", "--redraw", "--out", tmp_path).returncode == 0
+    assert call("compare_heads", "lm", "--redraw", "--out", tmp_path).returncode == 0
     page = (tmp_path / "heads_lm.md").read_text()
     lines = [line for line in page.splitlines() if line.startswith("| `")]
     assert [line.split("`")[1] for line in lines] == ["grouped-linear", "flat-chunked", "grouped"]
@@ -148,7 +160,7 @@ def test_rows_of_an_older_definition_are_left_out(call, tmp_path):
     older = f"older definition: `forgotten` (`{ROWS[0]['flags']}`), `grouped` (`--head grouped`)."
     assert older in page
     keep(tmp_path / "heads_lm.csv", old)
-    result = call("compare_heads.py", "lm", "--redraw", "--out", tmp_path)
+    result = call("compare_heads", "lm", "--redraw", "--out", tmp_path)
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
     assert "older contenders" in result.stderr
 
@@ -156,7 +168,7 @@ def test_rows_of_an_older_definition_are_left_out(call, tmp_path):
 def test_other_settings_are_another_section(call, tmp_path):
     longer = SETTINGS.replace("10", "20")
     keep(tmp_path / "heads_lm.csv", [*ROWS, row("flat-chunked", 0, 3.0, 1700.0, settings=longer, steps=20)])
-    assert call("compare_heads.py", "lm", "--redraw", "--out", tmp_path).returncode == 0
+    assert call("compare_heads", "lm", "--redraw", "--out", tmp_path).returncode == 0
     page = (tmp_path / "heads_lm.md").read_text()
     assert page.index("## 10 steps of 4,096 tokens") < page.index("## 20 steps of 2,048 tokens")
 
@@ -166,95 +178,91 @@ def at_rate(rate, name, losses):
     return [row(name, seed, loss, 10.0, settings=settings) for seed, loss in enumerate(losses)]
 
 
-def test_each_head_at_its_best_learning_rate(script):
-    compare = script("compare_heads")
-    comparison = compare.COMPARISONS["lm"]
+def test_each_head_at_its_best_learning_rate():
+    comparison = COMPARISONS["lm"]
     flat = at_rate("0.001", "flat-chunked", (4.0, 4.2)) + at_rate("0.002", "flat-chunked", (4.1, 4.3))
     ours = at_rate("0.001", "grouped-linear", (4.1, 4.3)) + at_rate("0.002", "grouped-linear", (3.9, 3.9))
     once = at_rate("0.001", "grouped", (1.0,))  # at one rate only: nothing to choose from
-    ((title, table),) = compare.best_rates(flat + ours + once, comparison).items()
+    ((title, table),) = best_rates(flat + ours + once, comparison).items()
     assert title == "10 steps of 4,096 tokens"
     # Student's t for two values is 12.706: the losses differ by 0.2, the gaps by 0.1 and 0.3.
     assert table.splitlines()[2:] == [
         "| `grouped-linear` | 0.002 | 0.001, 0.002 | 2 | 3.900 ± 0.000 | −0.200 ± 1.271 (n = 2) |",
         "| `flat-chunked` | 0.001 | 0.001, 0.002 | 2 | 4.100 ± 1.271 |  |",
     ]
-    assert compare.best_rates(flat + ours[:2], comparison) == {}  # only the flat head has several
+    assert best_rates(flat + ours[:2], comparison) == {}  # only the flat head has several
     other = [{**each, "data_bytes": "7"} for each in ours[2:]]  # of another text
-    assert compare.best_rates(flat + ours[:2] + other, comparison) == {}
-    page = compare.document(flat + ours, comparison, "figure.png")
+    assert best_rates(flat + ours[:2] + other, comparison) == {}
+    page = document(flat + ours, comparison, "figure.png")
     assert f"## Each at its best learning rate: {title}\n" in page
     assert all(f"## {title}, learning rate {rate}\n" in page for rate in ("0.001", "0.002"))
-    assert "best learning rate" not in compare.document(flat, comparison, "figure.png")
+    assert "best learning rate" not in document(flat, comparison, "figure.png")
 
 
-def test_a_section_tells_the_command_that_makes_it_again(script):
-    compare = script("compare_heads")
-    lm = compare.LmConfig(data="stories:50", hidden_size=64, steps=30, batch_size=4, lr=0.003)
-    images = compare.ImagesConfig(steps=20, only=("texture=none", "size=large,huge"))
-    for config, kind in ((lm, compare.LmConfig), (images, compare.ImagesConfig)):
-        comparison = compare.COMPARISONS["lm" if kind is compare.LmConfig else "images"]
-        job = compare.plan(config, comparison, [])[0]
-        key = dict(zip(script("records").KEY, job.key, strict=True))
+def test_a_section_tells_the_command_that_makes_it_again(tmp_path):
+    lm = compare.LmFlags(data="stories:50", hidden_size=64, steps=30, batch_size=4, lr=0.003)
+    images = compare.ImageFlags(steps=20, only=("texture=none", "size=large,huge"))
+    for config, kind in ((lm, compare.LmFlags), (images, compare.ImageFlags)):
+        comparison = config.comparison
+        job = compare.plan(config, set())[0]
+        key = dict(zip(KEY, job.key, strict=True))
         rows = [{**row("grouped", seed, 4.0, 1.0), **key, "seed": str(seed)} for seed in (0, 2)]
-        page = compare.document(rows, comparison, "figure.png")
+        page = document(rows, comparison, "figure.png")
         (command,) = re.findall(r"```bash\npython scripts/compare_heads.py (.*)\n```", page)
         name, *flags = shlex.split(command)
         again = tyro.cli(kind, args=flags)
         assert name == comparison.name
         assert again.seeds == (0, 2)
-        assert compare.plan(again, comparison, rows)[0].settings == job.settings
-        assert job.key[2:] in {each.key[2:] for each in compare.plan(again, comparison, [])}
+        assert (
+            compare.plan(again, {record_of_runs(tmp_path).key_of(each) for each in rows})[0].settings
+            == job.settings
+        )
+        assert job.key[2:] in {each.key[2:] for each in compare.plan(again, set())}
 
 
-def test_the_figure_shows_each_head_at_its_best_rate(script, tmp_path):
+def test_the_figure_shows_each_head_at_its_best_rate(tmp_path):
     """Sections that differ only in the learning rate share a panel: seconds do not depend on it."""
-    compare = script("compare_heads")
     rows = [each for rate in ("0.001", "0.002") for name in FLAGS for each in at_rate(rate, name, (4.0,))]
-    (family,) = compare.families_of(rows)
-    assert (
-        compare.best_rate(compare.losses_by_rate([*family, *at_rate("0.1", "grouped", (3,))])["grouped"])
-        == "0.1"
-    )
-    compare.draw(rows, compare.COMPARISONS["lm"], tmp_path / "figure.png")
+    (family,) = families_of(rows)
+    more = [*family, *at_rate("0.1", "grouped", (3,))]
+    assert best_rate(losses_by_rate(more)["grouped"]) == "0.1"
+    write_figure(tmp_path / "figure.png", draw(rows, COMPARISONS["lm"]))
     with Image.open(tmp_path / "figure.png") as figure:
         assert figure.height < 800
 
 
-def test_the_figure_of_many_sections(script, tmp_path):
+def test_the_figure_of_many_sections(tmp_path):
     """Steps between 0.8 and 1.2 seconds have several figures on their axis, and the file stays small."""
-    compare = script("compare_heads")
     rows = [row(name, 0, 4.0, 1.0, settings=f"--max-steps {n}") for n in range(6) for name in FLAGS]
     for number, each in enumerate(rows):
         each["seconds_per_step"] = str(0.8 + 0.4 * number / len(rows))
-    compare.draw(rows, compare.COMPARISONS["lm"], tmp_path / "figure.png")
+    write_figure(tmp_path / "figure.png", draw(rows, COMPARISONS["lm"]))
     assert (tmp_path / "figure.png").stat().st_size < 300_000
     with Image.open(tmp_path / "figure.png") as figure:
         assert figure.height > 6 * 500
     for spread in (1.05, 1.5, 4.0, 30.0):
-        assert 3 <= len(compare.ticks(1.0, spread).tick_values(0.8, 1.2 * spread)) <= 14
+        assert 3 <= len(ticks(1.0, spread).tick_values(0.8, 1.2 * spread)) <= 14
 
 
 # ---- the record ----
 
 
-def test_rows_are_added_and_replaced(script, tmp_path):
-    records = script("records")
-    path = tmp_path / "new" / "heads.csv"
+def test_rows_are_added_and_replaced(tmp_path):
+    record = record_of_runs(tmp_path / "heads.csv")
     for loss in (4.0, 5.0):
-        records.keep_row(path, row("flat-chunked", 0, loss, 1.0))
-    records.keep_row(path, row("flat-chunked", 1, 6.0, 1.0))
-    records.keep_row(path, {**row("flat-chunked", 1, 6.5, 1.0), "grammar": "7"})  # a column more
-    rows = records.read_rows(path)
+        record.keep(row("flat-chunked", 0, loss, 1.0))
+    record.keep(row("flat-chunked", 1, 6.0, 1.0))
+    record.keep({**row("flat-chunked", 1, 6.5, 1.0), "grammar": "7"})  # a column more
+    rows = record.rows()
     assert [(each["seed"], each["loss"], each["grammar"]) for each in rows] == [
         ("0", "5.0", ""),
         ("1", "6.5", "7"),
     ]
-    assert [file.name for file in path.parent.iterdir()] == ["heads.csv"]
+    assert [file.name for file in tmp_path.iterdir()] == ["heads.csv"]
 
 
-def test_a_row_does_not_depend_on_where_the_text_lies(script, tmp_path):
-    data = script("records").Data
+def test_a_row_does_not_depend_on_where_the_text_lies(tmp_path):
+    data = Data
     for folder in ("one", "two"):
         (tmp_path / folder / "text").mkdir(parents=True)
         (tmp_path / folder / "text" / "train.txt").write_text("some text")
@@ -266,23 +274,21 @@ def test_a_row_does_not_depend_on_where_the_text_lies(script, tmp_path):
     assert data.of("stories:50") == data("stories:50", "stories:50", 0)
 
 
-def test_plan(script, tmp_path):
+def test_plan(tmp_path):
     """Seed by seed; what is known is left out; what needs an embedding comes after its source."""
-    compare = script("compare_heads")
-    comparison = compare.COMPARISONS["lm"]
 
-    def names(rows=(), **options):
-        config = compare.LmConfig(data="stories:50", runs=tmp_path / "runs", **options)
-        return [(job.name, job.seed) for job in compare.plan(config, comparison, rows)]
+    def names(known=(), **options):
+        config = compare.LmFlags(data="stories:50", runs=tmp_path / "runs", **options)
+        return [(job.name, job.seed) for job in compare.plan(config, set(known))]
 
-    assert len(names()) == len(compare.LM)
+    assert len(names()) == len(LM)
     wanted = ("flat", "grouped-linear-clusters")
     both = [("flat", 0), ("grouped-linear", 0), ("grouped-linear-clusters", 0)]
     assert names(contenders=wanted) == both
     assert names(contenders=wanted, seeds=(0, 3)) == [*both, *((name, 3) for name, _ in both)]
-    config = compare.LmConfig(data="stories:50", runs=tmp_path / "runs")
-    job = next(job for job in compare.plan(config, comparison, []) if job.name == "flat")
-    known = [dict(zip(script("records").KEY, job.key, strict=True))]
+    config = compare.LmFlags(data="stories:50", runs=tmp_path / "runs")
+    job = next(job for job in compare.plan(config, set()) if job.name == "flat")
+    known = [job.key]
     assert names(known, contenders=("flat", "grouped")) == [("grouped", 0)]
     assert names(known, contenders=("flat",), steps=401) == [("flat", 0)]
     assert names(known, contenders=("flat",), threads=1) == []
@@ -290,33 +296,44 @@ def test_plan(script, tmp_path):
     assert later == [("grouped-linear", 0), ("grouped-linear-clusters", 0)]
 
 
-def test_a_row_tells_whose_embedding_was_clustered(script, tmp_path):
+def test_a_head_that_nobody_listed_is_trained_with_its_defaults(monkeypatch):
+    monkeypatch.setitem(HEADS, "mine", FlatHead)
+    flags = compare.LmFlags(data="stories:50", contenders=("mine",))
+    (job,) = compare.plan(flags, set())
+    assert job.flags()[-9:-5] == ["fp32", "--head", "mine", "--seed"]
+    assert "mine" not in [each.name for each in compare.plan(compare.LmFlags(data="stories:50"), set())]
+    one = {**row("grouped", 0, 4.0, 1.0), **dict(zip(KEY, job.key, strict=True))}
+    assert by_definition([one], flags.comparison.contenders) == ([one], [])
+    page = document([one], flags.comparison, "figure.png")
+    assert "--seeds 0 --contenders mine\n" in page
+    assert "train_lm $settings --head mine  # mine\n" in page
+
+
+def test_a_row_tells_whose_embedding_was_clustered(tmp_path):
     """Another definition of the source makes other groups: another measurement."""
-    records = script("records")
     keys = []
     for flags in ("--head flat", "--head flat --prior"):
-        source = records.Job("t", "source", records.Contender("", flags), 0, (), 1, tmp_path)
-        ours = records.Contender("", "--grouping clusters", embeddings_of="source")
-        job = records.Job("t", "ours", ours, 0, (), 1, tmp_path, source=source)
+        source = Job("t", "source", Contender("", flags), 0, (), 1, tmp_path)
+        ours = Contender("", "--grouping clusters", embeddings_of="source")
+        job = Job("t", "ours", ours, 0, (), 1, tmp_path, source=source)
         assert job.flags()[job.flags().index("--embeddings") + 1] == str(source.folder)
-        row = dict(zip(records.KEY, job.key, strict=True))
-        assert records.by_definition([row], {"source": source.contender, "ours": ours}) == ([row], [])
-        assert records.by_definition([row], {"source": ours, "ours": source.contender}) == ([], [row])
+        row = dict(zip(KEY, job.key, strict=True))
+        assert by_definition([row], {"source": source.contender, "ours": ours}) == ([row], [])
+        assert by_definition([row], {"source": ours, "ours": source.contender}) == ([], [row])
         keys.append(job.key)
     assert keys[0] != keys[1]
 
 
-def test_every_contender_is_a_command_that_its_trainer_takes(script):
+def test_every_contender_is_a_command_that_its_trainer_takes():
     from classifier.config import TrainConfig as ImagesTrainConfig
     from lm.config import TrainConfig as LmTrainConfig
 
-    compare = script("compare_heads")
     for config, kind in (
-        (compare.LmConfig(data="stories:50"), LmTrainConfig),
-        (compare.ImagesConfig(), ImagesTrainConfig),
+        (compare.LmFlags(data="stories:50"), LmTrainConfig),
+        (compare.ImageFlags(), ImagesTrainConfig),
     ):
-        comparison = compare.COMPARISONS["lm" if kind is LmTrainConfig else "images"]
-        for job in compare.plan(config, comparison, []):
+        comparison = config.comparison
+        for job in compare.plan(config, set()):
             parsed = tyro.cli(kind, args=job.flags())
             assert parsed.max_steps == job.steps == parsed.eval_every
             assert job.contender.flags.startswith(f"--head {parsed.head}")
@@ -342,11 +359,12 @@ def test_every_contender_is_a_command_that_its_trainer_takes(script):
         (("lm", "--data", "auto", "--seeds", "-1", "--threads", "0"), "--seeds must be at least one number"),
         (("lm", "--steps", "many"), "many"),
         (("images", "--steps", "0"), "--steps must be at least 1"),
+        (("images", "--only", "color=red"), "--only: unknown attribute 'color'"),
         (("images", "--redraw", "--out", "nowhere"), "--redraw: no row in nowhere/heads_images.csv"),
     ],
 )  # fmt: skip
 def test_bad_flags(call, flags, says):
-    result = call("compare_heads.py", *flags)
+    result = call("compare_heads", *flags)
     assert result.returncode == 2
     assert len(result.stderr.strip().splitlines()) == 1
     assert result.stderr.startswith("compare_heads: ")
@@ -355,86 +373,94 @@ def test_bad_flags(call, flags, says):
 
 def test_a_file_that_is_no_record(call, tmp_path):
     (tmp_path / "heads_lm.csv").write_text("a,b\n1,2\n")
-    result = call("compare_heads.py", "lm", "--redraw", "--out", tmp_path)
+    result = call("compare_heads", "lm", "--redraw", "--out", tmp_path)
     assert result.returncode == 2
     assert "not a record of this script: it has no column contender" in result.stderr
     keep(tmp_path / "heads_lm.csv", [{name: value for name, value in ROWS[0].items() if name != "peak_gib"}])
-    result = call("compare_heads.py", "lm", "--redraw", "--out", tmp_path)
+    result = call("compare_heads", "lm", "--redraw", "--out", tmp_path)
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
     assert "it has no column peak_gib" in result.stderr
 
 
-def test_a_record_that_is_cut_short(script, tmp_path):
+def test_a_record_that_is_cut_short(tmp_path):
     keep(tmp_path / "heads_lm.csv", ROWS[:2])
     text = (tmp_path / "heads_lm.csv").read_text()
     (tmp_path / "heads_lm.csv").write_text(text[: text.rindex(",2.15.0")])
-    with pytest.raises(script("records").ScriptError, match="row 2 is cut short"):
-        script("records").read_rows(tmp_path / "heads_lm.csv")
+    with pytest.raises(UserError, match="row 2 is cut short"):
+        record_of_runs(tmp_path / "heads_lm.csv").rows()
 
 
-def test_seconds_of_a_step_are_the_median(script, tmp_path):
+def test_seconds_of_a_step_are_the_median(tmp_path):
     """A pause of half a minute, a step told twice after a resumption, an evaluation between."""
     points = [(1, 0.02), (2, 0.03), (3, 0.53), (4, 0.54), (4, 0.545), (5, 0.555)]
     lines = [json.dumps({"step": step, "minutes": minutes, "loss/train": 1}) for step, minutes in points]
     lines.insert(3, json.dumps({"step": 3, "minutes": 0.53, "loss/validation": 1}))
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    assert script("records").seconds_per_step(tmp_path) == pytest.approx(0.6)
+    assert seconds_per_step(tmp_path) == pytest.approx(0.6)
 
 
-def test_two_calls_do_not_train_in_one_folder(script, tmp_path, monkeypatch):
-    records, lines = script("records"), []
+def test_two_calls_do_not_train_in_one_folder(tmp_path, monkeypatch):
+    lines = []
     held, go_on = threading.Event(), threading.Event()
 
     def other_call():
-        with records.alone_in(tmp_path / "run"):
+        with runs.alone_in(tmp_path / "run"):
             held.set()
             go_on.wait()
 
     thread = threading.Thread(target=other_call)
     thread.start()
     held.wait()
-    monkeypatch.setattr(records, "say", lambda line: (lines.append(line), go_on.set()))
-    with records.alone_in(tmp_path / "run"):
+    monkeypatch.setattr(runs, "say", lambda line: (lines.append(line), go_on.set()))
+    with runs.alone_in(tmp_path / "run"):
         thread.join()
-    with records.alone_in(tmp_path / "run"), records.alone_in(tmp_path / "another"):
+    with runs.alone_in(tmp_path / "run"), runs.alone_in(tmp_path / "another"):
         assert lines == [f"{tmp_path / 'run'}: another call is training here; waiting for it"]
 
 
-def test_a_signal_before_the_run_has_begun_ends_it_too(script, monkeypatch):
-    records, begin, before = script("records"), subprocess.Popen, signal.getsignal(signal.SIGTERM)
+def test_a_signal_before_the_run_has_begun_ends_it_too(monkeypatch, capsys):
+    begin, before = subprocess.Popen, signal.getsignal(signal.SIGTERM)
 
     def popen(*arguments, **options):
         os.kill(os.getpid(), signal.SIGTERM)
         return begin(*arguments, **options)
 
-    monkeypatch.setattr(records.subprocess, "Popen", popen)
-    with pytest.raises(records.ScriptError, match="stopped; call again") as stopped:
-        records.launch(["-c", "import time; time.sleep(100)"], 1)
+    monkeypatch.setattr(runs.subprocess, "Popen", popen)
+    with pytest.raises(SystemExit) as stopped:
+        runs.launch(["-c", "import time; time.sleep(100)"], 1)
+    assert capsys.readouterr().err == "stopped; call again to go on\n"
     assert stopped.value.code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_ctrl_c_is_one_line(script, capsys):
+def test_ctrl_c_between_two_runs_is_one_line(capsys):
     def press():
         raise KeyboardInterrupt
 
-    assert script("records").exit_code("compare_heads", press) == 130
-    assert capsys.readouterr().err == "compare_heads: interrupted; call again to go on\n"
+    assert exit_code("compare_heads", press) == 130
+    assert capsys.readouterr().err == "compare_heads: interrupted\n"
+
+
+@pytest.mark.slow
+def test_training_in_this_process(tmp_path, monkeypatch, capfd):
+    """As in a process of its own, but with what this one has registered; flags and threads are put back."""
+    monkeypatch.setenv("SQRTVOCAB_CACHE", str(tmp_path / "cache"))
+    words, threads = list(sys.argv), torch.get_num_threads()
+    flags = compare.ImageFlags(
+        quick=True, threads=1, contenders=("grouped",), out=tmp_path / "out", runs=tmp_path / "runs"
+    )
+    compare.main(flags, train=runs.train_in_this_process)
+    (found,) = record_of_runs(tmp_path / "out" / "heads_images.csv").rows()
+    assert (found["contender"], found["steps"]) == ("grouped", "12")
+    assert 0 < float(found["loss"]) < 14
+    assert (sys.argv, torch.get_num_threads()) == (words, threads)
+    assert "1 runs to do" in capfd.readouterr().err
 
 
 @pytest.mark.slow
 def test_what_the_trainer_refuses_ends_the_comparison(call, tmp_path):
-    flags = (
-        "--data",
-        tmp_path / "none",
-        "--contenders",
-        "grouped",
-        "--out",
-        tmp_path,
-        "--runs",
-        tmp_path / "r",
-    )
-    result = call("compare_heads.py", "lm", *flags)
+    flags = ("--data", tmp_path / "none", "--contenders", "grouped", "--runs", tmp_path / "runs")
+    result = call("compare_heads", "lm", *flags, "--out", tmp_path)
     assert result.returncode == 2
     assert "no such file or folder" in result.stderr
     assert "compare_heads: grouped was refused by the trainer" in result.stderr.splitlines()[-1]
@@ -448,12 +474,12 @@ def test_what_the_trainer_refuses_ends_the_comparison(call, tmp_path):
         ("images", ("factored", "grouped-both", "flat-chunked"), "12 steps of 16 images"),
     ],
 )
-def test_a_small_comparison(call, script, tmp_path, kind, contenders, item):
+def test_a_small_comparison(call, tmp_path, kind, contenders, item):
     flags = ("--quick", "--threads", 1, "--out", tmp_path / "out", "--runs", tmp_path / "runs")
-    result = call("compare_heads.py", kind, *flags, "--contenders", *contenders)
+    result = call("compare_heads", kind, *flags, "--contenders", *contenders)
     assert result.returncode == 0, result.stderr
     record = tmp_path / "out" / f"heads_{kind}.csv"
-    rows = {row["contender"]: row for row in script("records").read_rows(record)}
+    rows = {row["contender"]: row for row in record_of_runs(record).rows()}
     # The clusters need the embedding of grouped-linear, which is trained for them.
     assert set(rows) == ({*contenders, "grouped-linear"} if kind == "lm" else set(contenders))
     for each in rows.values():
@@ -466,7 +492,7 @@ def test_a_small_comparison(call, script, tmp_path, kind, contenders, item):
     assert str(tmp_path) not in page
     assert (tmp_path / "out" / f"heads_{kind}.png").exists()
     before = record.read_bytes()
-    again = call("compare_heads.py", kind, *flags, "--contenders", *contenders)
+    again = call("compare_heads", kind, *flags, "--contenders", *contenders)
     assert again.returncode == 0, again.stderr
     assert "nothing to train" in again.stderr
     assert record.read_bytes() == before

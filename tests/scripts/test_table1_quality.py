@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from scripts import compare_heads as compare
+from scripts import table1_quality as table1
+from scripts.common.jobs import KEY, Job, record_of_runs
+from scripts.reports.quality import MODELS, ORDER, PAPER, SCORES
+from sqrtvocab.errors import RunError
+
 FLAGS = {
     "grouped": "--head grouped --modulation scale-shift --no-tie-embeddings --grouping index --no-prior",
     "grouped-linear": "--head grouped-linear --no-tie-embeddings --grouping frequency --prior",
@@ -36,7 +42,7 @@ def cells(page):
     return {(line[0], line[1]): line[2:] for line in lines[2:]}
 
 
-def test_the_table_of_a_record(call, script, tmp_path):
+def test_the_table_of_a_record(call, tmp_path):
     scores = {"grammar": 3.5, "creativity": 4, "consistency": 5, "plot": 2.25, "age": 6}
     rows = [
         row("grouped", 128, 4.25), row("grouped", 128, 5.0, seed=1), row("grouped-linear", 128, 3.75),
@@ -47,8 +53,8 @@ def test_the_table_of_a_record(call, script, tmp_path):
         row("flat-tied", 256, 3.5, seed=2, judge="mild", **dict.fromkeys(scores, 9)),
     ]  # fmt: skip
     for each in rows:
-        script("records").keep_row(tmp_path / "quality.csv", each)
-    result = call("table1_quality.py", "--redraw", "--out", tmp_path)
+        record_of_runs(tmp_path / "quality.csv").keep(each)
+    result = call("table1_quality", "--redraw", "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     page = (tmp_path / "quality.md").read_text()
     table = cells(page)
@@ -75,19 +81,16 @@ def test_the_table_of_a_record(call, script, tmp_path):
     assert "by an older definition: `flat-tied` (`--head flat`)." in page
 
 
-def test_the_papers_scores_are_all_there(script):
-    table1 = script("table1_quality")
-    assert len(table1.PAPER) == 9
-    assert all(len(scores) == len(table1.SCORES) for scores in table1.PAPER.values())
-    assert set(table1.ORDER) == set(table1.MODELS)
+def test_the_papers_scores_are_all_there():
+    assert len(PAPER) == 9
+    assert all(len(scores) == len(SCORES) for scores in PAPER.values())
+    assert set(ORDER) == set(MODELS)
 
 
-def test_what_compare_heads_has_trained_is_taken_as_it_is(script, tmp_path):
-    table1, compare = script("table1_quality"), script("compare_heads")
+def test_what_compare_heads_has_trained_is_taken_as_it_is(tmp_path):
     shared = {"data": "stories:50", "steps": 30, "batch_size": 4, "runs": tmp_path}
-    comparison = compare.COMPARISONS["lm"]
-    folders = {job.folder for job in compare.plan(compare.LmConfig(**shared), comparison, [])}
-    jobs = table1.plan(table1.Config(**shared, hidden_sizes=(128,)), [])
+    folders = {job.folder for job in compare.plan(compare.LmFlags(**shared), set())}
+    jobs = table1.plan(table1.Config(**shared, hidden_sizes=(128,)), set())
     assert {job.name for job in jobs if job.folder in folders} == {"grouped", "grouped-linear", "flat-tied"}
 
 
@@ -102,18 +105,17 @@ def test_what_compare_heads_has_trained_is_taken_as_it_is(script, tmp_path):
     ],
 )  # fmt: skip
 def test_bad_flags(call, flags, says):
-    result = call("table1_quality.py", *flags)
+    result = call("table1_quality", *flags)
     assert result.returncode == 2
     assert len(result.stderr.strip().splitlines()) == 1
     assert says in result.stderr
 
 
-def test_another_judge_grades_anew_and_nan_is_never_kept(script, tmp_path, monkeypatch):
+def test_another_judge_grades_anew_and_nan_is_never_kept(tmp_path, monkeypatch):
     """The judge is a stand-in that writes the file of `judge_lm`."""
-    table1, records = script("table1_quality"), script("records")
-    record, asked = tmp_path / "quality.csv", []
+    record, asked = record_of_runs(tmp_path / "quality.csv"), []
     monkeypatch.setenv("OPENAI_API_KEY", "right")
-    monkeypatch.setattr(records.Job, "is_finished", lambda job: True)
+    monkeypatch.setattr(Job, "is_finished", lambda job: True)
 
     def launch(arguments, threads):
         model, out = (arguments[arguments.index(flag) + 1] for flag in ("--model", "--out"))
@@ -121,7 +123,7 @@ def test_another_judge_grades_anew_and_nan_is_never_kept(script, tmp_path, monke
         mean = {"strict": 3.0, "mild/9": 8.0, "mute": float("nan")}[model]
         path = Path(out).with_suffix(".json")
         path.parent.mkdir(parents=True, exist_ok=True)
-        scores = {name: {"mean": mean} for name in table1.SCORES}
+        scores = {name: {"mean": mean} for name in SCORES}
         path.write_text(json.dumps({"valid": valid, "scores": scores}))
         asked.append((model, path.parent, path.name))
         return 0
@@ -132,15 +134,15 @@ def test_another_judge_grades_anew_and_nan_is_never_kept(script, tmp_path, monke
         options = {"models": ("flat-tied",), "hidden_sizes": (128,), "runs": tmp_path / "runs"}
         return table1.Config(data="stories:50", judge_model=judge, **options)
 
-    (job,) = table1.plan(config("strict"), [])
-    key = dict(zip(records.KEY, job.key, strict=True))
-    records.keep_row(record, {**row("flat-tied", 128, 4.0), **key})
+    (job,) = table1.plan(config("strict"), set())
+    key = dict(zip(KEY, job.key, strict=True))
+    record.keep({**row("flat-tied", 128, 4.0), **key})
 
     def scores():
-        (found,) = records.read_rows(record)
+        (found,) = record.rows()
         return found.get("judge"), found.get("grammar")
 
-    with pytest.raises(records.ScriptError, match="no scores for flat-tied"):
+    with pytest.raises(RunError, match="no scores for flat-tied"):
         table1.grade_all(record, config("mute"))
     assert scores() == (None, None)
     for judge, grade in (("strict", "3.0"), ("strict", "3.0"), ("mild/9", "8.0")):
@@ -148,18 +150,18 @@ def test_another_judge_grades_anew_and_nan_is_never_kept(script, tmp_path, monke
         assert scores() == (judge, grade)
     assert [model for model, _, _ in asked] == ["mute", "strict", "mild/9"]  # the second time it was known
     assert asked[-1][1:] == (job.folder, "judge-mild-9.json")
-    with pytest.raises(records.ScriptError, match="no scores for flat-tied"):
+    with pytest.raises(RunError, match="no scores for flat-tied"):
         table1.grade_all(record, config("mute"))
     assert scores() == ("mild/9", "8.0")
 
 
 @pytest.mark.slow
-def test_quick_with_a_judge(call, script, tmp_path, monkeypatch):
+def test_quick_with_a_judge(call, tmp_path, monkeypatch):
     """First without a server, then with one: nothing is trained again, the scores are added."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     flags = ("--quick", "--threads", 1, "--out", tmp_path / "out", "--runs", tmp_path / "runs")
     flags += ("--models", "grouped", "gpt-neo")
-    result = call("table1_quality.py", *flags)
+    result = call("table1_quality", *flags)
     assert result.returncode == 0, result.stderr
     before = cells((tmp_path / "out" / "quality.md").read_text())
     assert [key[0] for key in before] == ["GPT-Neo"] * 2 + ["ours: GPT-2 with the paper's head"] * 2
@@ -171,7 +173,7 @@ def test_quick_with_a_judge(call, script, tmp_path, monkeypatch):
             address = process.stdout.readline().strip()
             monkeypatch.setenv("OPENAI_BASE_URL", address)
             monkeypatch.setenv("OPENAI_API_KEY", "right")
-            result = call("table1_quality.py", *flags)
+            result = call("table1_quality", *flags)
         finally:
             process.terminate()
     assert result.returncode == 0, result.stderr
@@ -179,7 +181,7 @@ def test_quick_with_a_judge(call, script, tmp_path, monkeypatch):
     after = cells((tmp_path / "out" / "quality.md").read_text())
     assert all(line[-1] == "7.00, 6.50, 8.00, 5.00, 6.00" for line in after.values())
     assert [line[:-1] for line in after.values()] == [line[:-1] for line in before.values()]
-    rows = script("records").read_rows(tmp_path / "out" / "quality.csv")
+    rows = record_of_runs(tmp_path / "out" / "quality.csv").rows()
     assert {each["graded"] for each in rows} == {"20"}
     judged = [json.loads(path.read_text())["judge"] for path in (tmp_path / "runs").glob("*/judge-*.json")]
     assert judged == ["gpt-4o-mini"] * 4

@@ -1,8 +1,6 @@
 """The scripts that make the paper's tables and figures run, write what they say and refuse bad flags."""
 
 import csv
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,17 +8,12 @@ import pytest
 
 from lm.stories.write import stories
 from lm.text.tokenizer import END
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
-
-def run(script, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, SCRIPTS / f"{script}.py", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-    )
+from scripts import figure_ablation, table2_memory
+from scripts.common.command import command_line, make_folder, shown_path
+from scripts.common.lm_models import MODELS
+from scripts.common.paper_memory import CASES, SIZES
+from scripts.reports.ablation import draw
+from scripts.reports.memory_page import pages, standing
 
 
 def rows_of(path):
@@ -29,8 +22,8 @@ def rows_of(path):
 
 
 @pytest.mark.slow
-def test_table2(tmp_path):
-    result = run("table2_memory", "--quick", "--gpu", "t4", "h100", "--out", tmp_path / "results")
+def test_table2(call, tmp_path):
+    result = call("table2_memory", "--quick", "--gpu", "t4", "h100", "--out", tmp_path / "results")
     assert result.returncode == 0, result.stderr
     rows = rows_of(tmp_path / "results" / "memory.csv")
     peaks = {(row["setting"], row["size"], row["model"]): int(row["peak_bytes"]) for row in rows}
@@ -52,38 +45,28 @@ def test_table2(tmp_path):
     assert 10_000 < (tmp_path / "results" / "memory.png").stat().st_size < 300_000
 
 
-def test_quick_results_have_a_folder_of_their_own(script, tmp_path, monkeypatch):
+def test_quick_results_have_a_folder_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = script("results").folder
-    assert folder(None) == Path("docs/results")
-    assert folder(None, quick=True) == Path("runs/quick")
-    assert folder(tmp_path / "x", quick=True) == tmp_path / "x"
+    assert make_folder(None) == Path("docs/results")
+    assert make_folder(None, quick=True) == Path("runs/quick")
+    assert make_folder(tmp_path / "x", quick=True) == tmp_path / "x"
 
 
-def test_commands_on_pages_do_not_tell_where_folders_lie(script, tmp_path, monkeypatch):
-    results, here = script("results"), tmp_path / "here"
+def test_commands_on_pages_do_not_tell_where_folders_lie(tmp_path, monkeypatch):
+    here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
     (tmp_path / "tinystories").mkdir()
-    words = [
-        here / "runs" / "a",
-        tmp_path / "b",
-        "--data",
-        "../tinystories",
-        "--out",
-        here / "x.png",
-        f"--data={tmp_path / 'text'}",
-    ]
-    words += ["../c", "d/e", "--only", "shape=circle,star", "--steps", "3"]
+    words = [here / "runs" / "a", tmp_path / "b", "--data", "../tinystories", "--out", here / "x.png"]
+    words += [f"--data={tmp_path / 'text'}", "../c", "d/e", "--only", "shape=circle,star", "--steps", "3"]
     monkeypatch.setattr(sys, "argv", ["/somewhere/scripts/draw.py", *map(str, words)])
     shown = "runs/a b --data tinystories/ --out x.png --data=text c d/e --only shape=circle,star --steps 3"
-    assert results.command_line() == f"```bash\npython scripts/draw.py {shown}\n```"
-    assert results.shown_path("d/e") == "d/e"
+    assert command_line() == f"```bash\npython scripts/draw.py {shown}\n```"
+    assert shown_path("d/e") == "d/e"
 
 
-def test_memory_against_the_paper(script):
+def test_memory_against_the_paper():
     """Reserved memory includes what is allocated: more of it refutes, less does not explain."""
-    standing = script("table2_memory").standing
     assert standing(14.0, 14.45, "GPT-2") == "near"  # the paper prints whole numbers
     assert standing(14.0, 14.55, "GPT-2") == "above"
     assert standing(16.6, 16.66, "grouped") == "above"
@@ -91,24 +74,23 @@ def test_memory_against_the_paper(script):
     assert standing(16.6, 15.6, "grouped") == "below"
 
 
-def test_memory_page_from_made_up_rows(script):
+def test_memory_page_from_made_up_rows():
     """Every figure in the prose comes from the rows."""
-    table2 = script("table2_memory")
     sizes = {"8.1 M": 1, "19.3 M": 2, "152 M": 3, "507 M": 4, "659 M": 5}
     rows = [
         {
             "setting": key, "size": size, "model": model, "million_parameters": 10 * number,
             "peak_bytes": (number + index) * 2**30, "logits_bytes": number * 2**29,
         }
-        for key in table2.SETTINGS
+        for key in CASES
         for size, number in sizes.items()
-        for index, model in enumerate(table2.MODELS)
+        for index, model in enumerate(MODELS)
     ]  # fmt: skip
     peaks = {("8.1 M", "GPT-2"): 14, ("8.1 M", "GPT-Neo"): 15, ("659 M", "GPT-2"): 47}
     for row in rows:
         if row["setting"] == "paper" and (row["size"], row["model"]) in peaks:
             row["peak_bytes"] = peaks[row["size"], row["model"]] * 2**30
-    page = "\n".join(table2.pages(rows, table2.SIZES, table2.Config()))
+    page = "\n".join(pages(rows, SIZES, table2_memory.Config().gpu))
     assert "which makes 40 M parameters; with 11 layers there are 50 M" in page
     assert "- above: refuted: GPT-Neo at 8.1 M, 15.0 against 13." in page
     assert "T4, 8.1 M, GPT-Neo: paper 13, here oom (15.0); only 0.75 GiB too much, and it fits" in page
@@ -119,16 +101,17 @@ def test_memory_page_from_made_up_rows(script):
     assert "Logits and what is made of them at 8.1 M: 0.5 of GPT-2's 14.0" in page
 
 
-def test_table3_counts_and_keeps_what_it_does_not_measure(tmp_path):
+def test_table3_counts_and_keeps_what_it_does_not_measure(call, tmp_path):
     path = tmp_path / "throughput_flops.csv"
     timed = "tokens_per_s,batch_size,device,threads,repeats,machine"
     models = ("GPT-2", "GPT-Neo", "grouped", "grouped-linear")
     lines = [f"tiny,{model},16,2000,123.0,2,cpu,1,1,M" for model in models]  # as if timed before
     lines.append("8.1 M,GPT-2,128,50257,77.0,4,cpu,1,1,M")  # of another shape
     path.write_text("\n".join([f"size,model,hidden,vocab,{timed}", *lines]) + "\n")
-    result = run("table3_throughput_flops", "--quick", "--only", "flops", "--out", tmp_path)
+    result = call("table3_throughput_flops", "--quick", "--only", "flops", "--out", tmp_path)
     assert result.returncode == 0, result.stderr
-    *rows, other = rows_of(path)
+    (other,) = [row for row in rows_of(path) if row["size"] == "8.1 M"]
+    rows = [row for row in rows_of(path) if row["size"] != "8.1 M"]
     assert (other["hidden"], other["tokens_per_s"]) == ("128", "77.0")
     assert len(rows) == 2 * len(models)
     assert rows[0]["model"] == "GPT-2"
@@ -142,19 +125,19 @@ def test_table3_counts_and_keeps_what_it_does_not_measure(tmp_path):
 
 
 @pytest.mark.slow
-def test_table3_throughput(tmp_path):
+def test_table3_throughput(call, tmp_path):
     flags = ("--quick", "--only", "throughput", "--repeats", 1, "--out", tmp_path)
-    result = run("table3_throughput_flops", *flags)
+    result = call("table3_throughput_flops", *flags)
     assert result.returncode == 0, result.stderr
     assert all(float(row["tokens_per_s"]) > 0 for row in rows_of(tmp_path / "throughput_flops.csv"))
     assert "## Throughput" in (tmp_path / "throughput_flops.md").read_text()
 
 
-def test_ablation_memory(tmp_path):
+def test_ablation_memory(call, tmp_path):
     small, other = (f"V={v} hidden=16 layers=2 batch=2x32 fp32" for v in (2000, 9000))
     lines = ["groups,peak_bytes,memory_settings", f"1,7000000,{small}", f"7,5,{other}", f"8000,6,{other}"]
     (tmp_path / "ablation.csv").write_text("\n".join(lines) + "\n")
-    result = run("figure_ablation", "--only", "memory", "--quick", "--points", 4, "--out", tmp_path)
+    result = call("figure_ablation", "--only", "memory", "--quick", "--points", 4, "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     found = rows_of(tmp_path / "ablation.csv")
     assert [row["groups"] for row in found if row["memory_settings"] == other] == ["7", "8000"]  # they stay
@@ -175,28 +158,27 @@ def test_ablation_memory(tmp_path):
     ("script", "name"),
     [("figure_ablation", "ablation.csv"), ("table3_throughput_flops", "throughput_flops.csv")],
 )
-def test_another_file_in_the_place_of_the_record(tmp_path, script, name):
+def test_another_file_in_the_place_of_the_record(call, tmp_path, script, name):
     (tmp_path / name).write_text("a,b\n1,2\n")
     flags = ("--only", "memory") if script == "figure_ablation" else ("--only", "flops")
-    result = run(script, *flags, "--quick", "--out", tmp_path)
+    result = call(script, *flags, "--quick", "--out", tmp_path)
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
     assert f"{tmp_path / name}: not a record of this script" in result.stderr
     assert (tmp_path / name).read_text() == "a,b\n1,2\n"
 
 
-def test_a_record_that_is_no_text(tmp_path):
+def test_a_record_that_is_no_text(call, tmp_path):
     (tmp_path / "ablation.csv").write_bytes(b"groups,memory_settings\n\xff\xfe,1\n")
-    result = run("figure_ablation", "--only", "memory", "--quick", "--out", tmp_path)
+    result = call("figure_ablation", "--only", "memory", "--quick", "--out", tmp_path)
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
     assert f"{tmp_path / 'ablation.csv'}: not a record of this script: 'utf-8' codec" in result.stderr
 
 
 @pytest.mark.parametrize("least", [1, 2, 2000])
-def test_the_label_of_the_least_lies_within_its_panel(script, least):
+def test_the_label_of_the_least_lies_within_its_panel(call, least):
     """At the edges, too, where it would cover the figures of the axis."""
-    ablation = script("figure_ablation")
     rows = [{"groups": g, "loss": abs(g - least) / 1000 + 5, "peak_bytes": ""} for g in (1, 2, 44, 2000)]
-    figure = ablation.draw(rows, ablation.Config(quick=True).shape())
+    figure = draw(rows, figure_ablation.Config(quick=True).shape())
     figure.draw_without_rendering()
     (panel,) = figure.axes
     (label,) = [text for text in panel.texts if text.get_text().startswith("least")]
@@ -206,9 +188,9 @@ def test_the_label_of_the_least_lies_within_its_panel(script, least):
 
 
 @pytest.mark.slow
-def test_ablation_quick(tmp_path):
+def test_ablation_quick(call, tmp_path):
     flags = ("--quick", "--points", 2, "--threads", 1, "--runs", tmp_path / "runs", "--out", tmp_path)
-    result = run("figure_ablation", *flags, SQRTVOCAB_CACHE=str(tmp_path / "cache"))
+    result = call("figure_ablation", *flags)
     assert result.returncode == 0, result.stderr
     losses = {row["contender"]: float(row["loss"]) for row in rows_of(tmp_path / "ablation_loss.csv")}
     assert list(losses) == ["groups-1", "groups-44", "groups-2000"]
@@ -218,14 +200,13 @@ def test_ablation_quick(tmp_path):
 
 
 @pytest.mark.slow
-def test_ablation_loss(tmp_path):
+def test_ablation_loss(call, tmp_path):
     text = tmp_path / "stories.txt"
     text.write_text(END.join(stories("train", 60)))
     flags = ["--only", "loss", "--data", text, "--batch-size", 1, "--seq-len", 32]
     flags += ["--threads", 1, "--runs", tmp_path / "runs", "--out", tmp_path]
     for steps, groups in ((2, 224), (3, 224), (3, 600)):  # in parts, the first with other settings
-        cache = str(tmp_path / "cache")
-        result = run("figure_ablation", *flags, "--steps", steps, "--groups", groups, SQRTVOCAB_CACHE=cache)
+        result = call("figure_ablation", *flags, "--steps", steps, "--groups", groups)
         assert result.returncode == 0, result.stderr
     rows = rows_of(tmp_path / "ablation_loss.csv")
     assert [(row["contender"], row["steps"]) for row in rows] == [
@@ -246,7 +227,7 @@ def test_ablation_loss(tmp_path):
     [
         ("table2_memory", ("--gpu",), "--gpu: name at least one"),
         ("table2_memory", ("--out", "/proc/x"), "--out /proc/x"),
-        ("table3_throughput_flops", ("--repeats", 0), "--repeats and --threads must be at least 1"),
+        ("table3_throughput_flops", ("--repeats", 0), "--repeats must be at least 1"),
         ("table2_memory", ("--gpu", "t5"), "--gpu"),
         ("figure_ablation", ("--only", "memory", "--groups", 0), "--groups must lie between 1 and V = 50257"),
         ("figure_ablation", ("--steps", 0), "--steps must be at least 1"),
@@ -258,8 +239,8 @@ def test_ablation_loss(tmp_path):
         ("demo", ("--bogus",), "Unrecognized options: --bogus"),
     ],
 )
-def test_bad_flags(script, arguments, message):
-    result = run(script, *arguments)
+def test_bad_flags(call, script, arguments, message):
+    result = call(script, *arguments)
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1

@@ -62,6 +62,13 @@ def test_options_keep_the_papers_order_and_numbers_match_by_value() -> None:
     assert space.options["rotation"] == ("60",)
 
 
+def test_the_values_of_a_flag_name_a_sub_space() -> None:
+    """Of an attribute that is given twice, both values count."""
+    space = AttributeSpace.parse_only(["shape=star", "opacity=1,0.5", "shape=circle"])
+    assert space == AttributeSpace.only({"shape": ["circle", "star"], "opacity": ["0.5", "1.0"]})
+    assert AttributeSpace.parse_only([]) == FULL
+
+
 def test_any_leading_shape_is_accepted() -> None:
     ids = np.arange(24).reshape(2, 3, 4)
     assert FULL.decode(ids).shape == (2, 3, 4, 8)
@@ -89,6 +96,8 @@ def test_any_leading_shape_is_accepted() -> None:
         (lambda: AttributeSpace.only({"opacity": [0.3]}), "unknown opacity '0.3'.*valid: 0.25, 0.5"),
         (lambda: AttributeSpace.only({"shape": []}), "keep at least one option"),
         (lambda: AttributeSpace.only({"shape": "star"}), "expected a list"),
+        (lambda: AttributeSpace.parse_only(["shape"]), "expected ATTRIBUTE=OPTION,... got 'shape'"),
+        (lambda: AttributeSpace.parse_only(["shape="]), "unknown shape ''"),
         (lambda: FULL.class_id(shape="star"), "missing: pattern, rotation, "),
         (lambda: AttributeSpace.only({"shape": ["star"]}).class_ids([0]), "outside this space.*shape"),
         (lambda: AttributeSpace(((0,),) * 7), "8 attributes, got 7"),

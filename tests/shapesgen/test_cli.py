@@ -37,8 +37,8 @@ def test_render_verify_preview_and_repair_as_processes(tmp_path: Path, capsys) -
     run = shapesgen("verify", out)
     assert run.returncode == 1
     damage, advice = run.stderr.splitlines()
-    assert damage.startswith("train-00000-of-00001.parquet: ")
-    assert "1 of 3 shards are damaged; `shapesgen render --out" in advice
+    assert damage.startswith("data/train-00000-of-00001.parquet: ")
+    assert "1 of 3 shards, or their records, are damaged; `shapesgen render --out" in advice
     assert main(["preview", "--out", str(tmp_path / "sheet.png"), "--dir", out]) == 1
     assert "train-00000-of-00001" in capsys.readouterr().err
     run = shapesgen("render", "--out", out, "--images-per-class", "3", *FEW)
@@ -108,6 +108,27 @@ def test_classes_and_random_sampling(tmp_path: Path, capsys) -> None:
     assert "400 images in 3 shards" in capsys.readouterr().out
 
 
+def test_preview_writes_what_a_link_leads_to_or_says_why_not(tmp_path: Path, capsys) -> None:
+    for name, target in (("link", "sheet"), ("loop", "loop"), ("dangling", "gone/sheet")):
+        (tmp_path / f"{name}.png").symlink_to(f"{target}.png")
+    (tmp_path / "folder.png").mkdir()
+    assert main(["preview", "--out", str(tmp_path / "link.png"), "--class-id", "3"]) == 0
+    assert Image.open(tmp_path / "sheet.png").width > 1000
+    assert (tmp_path / "link.png").is_symlink()
+    capsys.readouterr()
+    for name, reason in (
+        ("loop", "Too many levels of symbolic links"),
+        ("dangling", "No such file or directory"),
+        ("folder", "Is a directory"),
+        ("x" * 300, "File name too long"),
+    ):
+        assert main(["preview", "--out", str(tmp_path / f"{name}.png"), "--class-id", "3"]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"shapesgen: --out {tmp_path}")
+        assert reason in line
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_a_part_says_what_is_still_to_come(tmp_path: Path, capsys) -> None:
     out = str(tmp_path / "set")
     assert main(["render", "--out", out, "--classes", "0:10", "--part", "2/3", "--workers", "1"]) == 0
@@ -133,7 +154,7 @@ def test_a_part_says_what_is_still_to_come(tmp_path: Path, capsys) -> None:
         ("render --out OUT --classes 0:999999", "--classes must be A:B"),
         ("render --out OUT --classes 5", "--classes must be A:B, got '5'"),
         ("render --out OUT --images-per-class 0", "--images-per-class must be 1..16384, got 0"),
-        ("render --out OUT --workers 0", "--workers must be at least 1, got 0"),
+        ("render --out OUT --workers 0", "--workers must be 1..1024, got 0"),
         ("render --out OUT --only color=red", "--only: unknown attribute 'color' (did you mean 'colour'?)"),
         (
             "render --out OUT --only shape=sqare",
@@ -150,8 +171,16 @@ def test_a_part_says_what_is_still_to_come(tmp_path: Path, capsys) -> None:
         ("preview --out OUT.png --class-id 999999", "--class-id: class id must be 0..184319"),
         ("preview --out OUT.png --dir OUT", "holds no image set"),
         ("preview --out OUT.png --dir OUT --class-id 4", "--dir shows a folder as it is"),
-        ("preview --out OUT.xyz", "--out"),
+        (
+            "preview --out OUT.png --class-id 99999999999999999999",
+            "--class-id: class ids must be integers below",
+        ),
+        ("preview --out OUT.xyz", "not a kind of picture that can be written; use .png"),
+        ("preview --out OUT.psd", "not a kind of picture that can be written; use .png"),
         ("preview --out OUT/none/sheet.png", "--out"),
+        ("preview --out /dev/null/sheet.png", "--out /dev/null/sheet.png: Not a directory"),
+        ("render --out OUT --classes 0:2 --images-per-class 16384 --sampling random", "--sampling random: "),
+        ("render --out OUT --workers 1000000", "--workers must be 1..1024, got 1000000"),
         ("ceiling --only size=gigantic", "--only: unknown size 'gigantic'"),
         ("paint", "paint"),
         ("", "Expected one of {render, verify, preview, describe, ceiling}"),

@@ -253,3 +253,39 @@ def test_bad_vectors(vectors, options, message):
 def test_nobody_else_needs_scikit_learn():
     code = "import sys; import sqrtvocab; assert not {'sklearn', 'scipy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("order", [None, [4, 2, 0, 1, 3]])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_classes_that_do_not_exist_are_refused(order, dtype):
+    partition = Partition(5, 2, None if order is None else torch.tensor(order))
+    with pytest.raises(IndexError, match=r"classes must lie in \[0, 5\); observed values from 1 to 5"):
+        partition.split(torch.tensor([1, 5], dtype=dtype))
+    if dtype.is_signed:
+        with pytest.raises(IndexError, match="observed values from -1 to -1"):
+            partition.split(torch.tensor([[-1]], dtype=dtype))
+    for classes in (torch.tensor([1.5]), torch.tensor([True]), torch.tensor([1j])):
+        with pytest.raises(TypeError, match="classes must be integers, got"):
+            partition.split(classes)
+    assert partition.split(torch.tensor([], dtype=dtype))[0].shape == (0,)
+
+
+@pytest.mark.parametrize("count", [-1, 0])
+def test_a_random_partition_of_nothing(count):
+    with pytest.raises(ValueError, match=f"num_classes must be at least 1, got {count}"):
+        Partition.random(count)
+    with pytest.raises(TypeError, match="num_classes must be an integer"):
+        Partition.random(2.5)
+
+
+@pytest.mark.parametrize("values", [[None], "abc", ["a", "b"], object(), [[1], [1, 2]], [2**70]])
+def test_what_is_no_number_is_a_value_error(values):
+    with pytest.raises(ValueError, match=r"^order must hold numbers: "):
+        Partition(2, 1, values)
+    with pytest.raises(ValueError, match=r"^counts must hold numbers: "):
+        Partition.by_frequency(values)
+
+
+def test_counts_are_real():
+    with pytest.raises(ValueError, match=r"counts must be real numbers, got torch\.complex64"):
+        Partition.by_frequency(torch.tensor([1j, 2.0]))

@@ -171,7 +171,7 @@ def test_reading_the_config_of_no_run(tmp_path):
     with pytest.raises(UserError, match="not valid JSON"):
         read_config(tmp_path)
     (tmp_path / "config.json").write_text("[1]")
-    with pytest.raises(UserError, match="not the settings of a run, which are a JSON object"):
+    with pytest.raises(UserError, match="expected a JSON object, found a list"):
         read_config(tmp_path)
 
 

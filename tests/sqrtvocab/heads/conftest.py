@@ -80,9 +80,10 @@ CASES: dict[str, MakeHead] = {
     "grouped-both": grouped(modulation="both"),
     "grouped-linear": grouped_linear(),
     "grouped-linear-loop": grouped_linear(kernel="loop"),
+    "grouped-linear-tiles": grouped_linear(kernel="tiles"),
     "grouped-linear-tied": grouped_linear(tied=True),
     "grouped-low-rank": grouped_low_rank(),
-    "grouped-low-rank-loop": grouped_low_rank(kernel="loop"),
+    "grouped-low-rank-tiles": grouped_low_rank(kernel="tiles"),
     "adaptive": adaptive(),
     "factored": factored(),
 }

@@ -313,3 +313,12 @@ def test_half_precision_gradients_survive_many_blocks(monkeypatch):
     one, many = tail_gradients(2**22), tail_gradients(2**12)
     for a, b in zip(one, many, strict=True):
         assert float((a - b).norm() / a.norm()) < 0.005
+
+
+@pytest.mark.parametrize("chunk_size", [None, 512])
+def test_the_sum_over_many_rows_in_float16(chunk_size):
+    """8,192 rows of log 5,000 nats each are more than float16 can hold."""
+    head = make_head("flat", 8, 5000, chunk_size=chunk_size).half()
+    hidden, target = torch.randn(8192, 8).half(), torch.randint(5000, (8192,))
+    loss = head(hidden, target).loss
+    torch.testing.assert_close(loss, head.float()(hidden.float(), target).loss, rtol=1e-2, atol=0)

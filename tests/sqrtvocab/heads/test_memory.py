@@ -17,6 +17,7 @@ LEAN = {
     "grouped-both": lambda: make_head("grouped", D, V, modulation="both"),
     "grouped-linear": lambda: make_head("grouped-linear", D, V, partition=Partition.random(V)),
     "grouped-linear-loop": lambda: make_head("grouped-linear", D, V, kernel="loop"),
+    "grouped-linear-tiles": lambda: make_head("grouped-linear", D, V, kernel="tiles"),
     "grouped-linear-tied": lambda: make_head(
         "grouped-linear", D, V, weight=torch.nn.Parameter(torch.randn(V, D))
     ),

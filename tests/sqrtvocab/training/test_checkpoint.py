@@ -37,6 +37,7 @@ class Tied(nn.Module):
 
 def save_steps(run, *steps):
     """Save a model of its own for each step; return the last one."""
+    run.mkdir(exist_ok=True)
     for step in steps:
         torch.manual_seed(step)
         model = Tied()

@@ -1,10 +1,12 @@
-"""What `compare_heads.py` compares: the heads, as flags of the trainers, and what to say about them."""
+"""The heads to be compared, as flags of the trainers, and what to say about them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from records import Contender
+from scripts.common.jobs import Contender
+from scripts.common.lm_models import Shape
+from sqrtvocab.heads.registry import HEADS
 
 # Cheap ones first. Every flag is spelled out: a row must keep its meaning when a default changes.
 LM = {
@@ -113,7 +115,7 @@ IMAGES = {
     "flat": Contender("flat", "--head flat --grouping aligned --no-prior", cost=3),
 }
 
-# Settings that no flag of the comparisons changes, spelled out for the same reason.
+# Settings that no flag of a comparison changes, spelled out for the same reason.
 IMAGES_RECIPE = (
     "--lr 0.001 --schedule cosine --warmup-steps 0 --rotation-cue notch --images-per-class 10 "
     "--precision fp32"
@@ -126,6 +128,19 @@ def lm_recipe(lr: float = 1e-3) -> str:
     return f"--tokenizer gpt2 --dropout 0.0 --lr {lr:g} {rest}"
 
 
+def lm_settings(shape: Shape, steps: int, warmup_steps: int, eval_tokens: int) -> str:
+    """The flags of `train_lm` for the size of the model, of a step and of the run.
+
+    The steps are the limit, not the epochs. One evaluation, no stories: they are no part of a training.
+    """
+    return (
+        f"--hidden-size {shape.hidden_size} --num-layers {shape.num_layers} "
+        f"--num-attention-heads {shape.num_attention_heads} --seq-len {shape.seq_len} "
+        f"--batch-size {shape.batch_size} --max-steps {steps} --epochs 1000 --warmup-steps {warmup_steps} "
+        f"--eval-every {steps} --eval-tokens {eval_tokens} --sample-every 0"
+    )
+
+
 @dataclass(frozen=True)
 class Comparison:
     """What the two experiments differ in."""
@@ -135,12 +150,19 @@ class Comparison:
     program: str  # the command that is the same
     item: str
     title: str
-    contenders: dict[str, Contender]
+    listed: dict[str, Contender]  # trained unless others are named
     quick: tuple[str, ...]  # the contenders of --quick
     columns: dict[str, str]  # column of the record -> heading: what a table shows beside the loss
     reference: str  # the flat head that the table compares all others with
     like: dict[str, str]  # contender -> the flat head to compare it with, like for like
+    several_rates: bool  # whether the learning rate is one of the flags
     notes: tuple[str, ...]
+
+    @property
+    def contenders(self) -> dict[str, Contender]:
+        """All that can be named: those listed, and any other registered head as the trainer makes it."""
+        others = {name: Contender(name, f"--head {name}") for name in HEADS if name not in self.listed}
+        return {**self.listed, **others}
 
 
 MEMORY_NOTE = "Peak memory is that of the whole process, Python and its libraries included."
@@ -152,7 +174,7 @@ COMPARISONS = {
         program="train_lm",
         item="token",
         title="Heads compared on text",
-        contenders=LM,
+        listed=LM,
         quick=(
             "grouped-linear", "grouped", "grouped-film", "grouped-linear-tied", "grouped-linear-clusters",
             "adaptive", "flat-chunked", "flat",
@@ -165,6 +187,7 @@ COMPARISONS = {
             "adaptive": "flat-chunked",
             "grouped-linear-tied": "flat-chunked-tied",
         },
+        several_rates=True,
         notes=(
             "*flat-chunked* is the exact loss of *flat*, a part of the tokens at a time: equal up to "
             "rounding, in a fraction of the memory, so it is the one to compare with.",
@@ -181,11 +204,12 @@ COMPARISONS = {
         program="train_classifier",
         item="image",
         title="Heads compared on images",
-        contenders=IMAGES,
+        listed=IMAGES,
         quick=("factored", "grouped", "grouped-index", "grouped-film", "adaptive", "flat-chunked", "flat"),
         columns={"accuracy": "accuracy", "group_accuracy": "group accuracy"},
         reference="flat",
         like={},
+        several_rates=False,
         notes=(
             "No prior: all classes are equally frequent, so it would change nothing.",
             "*factored* is told the whole structure of the label, which the others are not (*aligned* groups "

@@ -1,7 +1,8 @@
-"""The language models that the benchmarks and tables compare, all made in the same way. No command."""
+"""The language models that the benchmarks and tables compare, all made in the same way."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,6 +32,11 @@ class Shape:
     num_groups: int | None = None
 
 
+WRITING_MODES: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "sampling, top-k 50": {"do_sample": True, "top_k": 50},
+}
+
 # Two small shapes for --quick, which the paper has not.
 QUICK_SIZES = {"tiny": Shape(2000, 16, 2, 2, 32, 2), "small": Shape(2000, 32, 2, 2, 32, 2)}
 
@@ -57,8 +63,7 @@ USUAL = Setting()
 
 
 def make_model(name: str, shape: Shape, setting: Setting = USUAL) -> Any:
-    """The model: "GPT2LMHeadModel", "GPTNeoForCausalLM", "no head", or the name of one of our heads on
-    GPT-2."""
+    """A model by name: one of `FLAT`'s classes, or GPT-2 with one of our heads, or with "no head"."""
     from types import SimpleNamespace
 
     import transformers
@@ -78,7 +83,7 @@ def make_model(name: str, shape: Shape, setting: Setting = USUAL) -> Any:
         dropout=setting.dropout,
     )
     tokenizer: Any = SimpleNamespace(vocab_size=shape.vocab_size, end=0)  # all that is asked of it
-    config = backbone_config(settings, tokenizer)
+    config: Any = backbone_config(settings, tokenizer)  # of the class that each backbone takes
     if name == "GPTNeoForCausalLM":
         return transformers.GPTNeoForCausalLM(config)
     config._attn_implementation = "eager" if setting.attention == "eager" else "sdpa"
@@ -99,20 +104,26 @@ def make_training(name: str, shape: Shape, setting: Setting = USUAL) -> Training
     """
     import torch
     import torch.nn.functional as F
-    from bench_heads import make_targets
 
+    from scripts.common.targets import make_targets
     from sqrtvocab.measure.simulate import Training
 
     with torch.device(shape.device):
         model = make_model(name, shape, setting).train()
     if setting.checkpoint:
         model.activation_checkpointing_enable({"use_reentrant": False})
-    kinds = {name: name == setting.optimizer for name in ("fused", "foreach")}
-    adam = torch.optim.AdamW(model.parameters(), lr=1e-4, **kinds)
+    adam = torch.optim.AdamW(
+        model.parameters(),
+        lr=1e-4,
+        fused=setting.optimizer == "fused",
+        foreach=setting.optimizer == "foreach",
+    )
     tokens = make_targets("zipf", shape.batch_size * shape.seq_len, shape.vocab_size, shape.device)
     ids = tokens.view(shape.batch_size, shape.seq_len)  # [B, L]
     half = setting.precision == "half"
-    kept = []  # the outputs of a loop such as `outputs = model(...); outputs.loss.backward()`
+    kept: list[
+        torch.Tensor
+    ] = []  # the outputs of a loop such as `outputs = model(...); outputs.loss.backward()`
 
     def loss() -> torch.Tensor:
         with torch.autocast(shape.device, dtype=torch.bfloat16, enabled=half):
@@ -126,6 +137,49 @@ def make_training(name: str, shape: Shape, setting: Setting = USUAL) -> Training
 
     head = None if name == "no head" else model.lm_head if name in FLAT.values() else model.head
     return Training(model, adam, loss, head)
+
+
+def train_step(name: str, shape: Shape) -> Callable[[], Any]:
+    """A whole training step, for `sqrtvocab.measure.race`."""
+    return make_training(name, shape).step
+
+
+def as_if_trained(model: Any) -> None:
+    """Make the model as sure of itself as after a short training; a new one is nearly uniform, as no text is.
+
+    Words as frequent as 1 / rank, and hidden states so long that a row's best token lies in the first group
+    or two and its best 50 in about 17, with an entropy of 3 nats.
+    """
+    import torch
+
+    model.head.init_prior(1e6 / torch.arange(1, model.head.num_classes + 1))
+    model.backbone.ln_f.weight.data *= 8
+
+
+def write_step(name: str, mode: str, shape: Shape, batch_size: int, new_tokens: int) -> Callable[[], Any]:
+    """Generation with a cache, always of the same length, by models that know what to say."""
+    import torch
+
+    name, _, dense = name.partition(", ")
+    with torch.device(shape.device):
+        model = make_model(name, shape).eval()
+    if name != FLAT["GPT-2"]:  # whose work is always the same
+        as_if_trained(model)
+    ids = torch.randint(1, shape.vocab_size, (batch_size, min(16, shape.seq_len // 2)), device=shape.device)
+    options = {
+        "max_new_tokens": new_tokens,
+        "min_new_tokens": new_tokens,
+        **WRITING_MODES[mode],
+        "pad_token_id": 0,
+        "attention_mask": torch.ones_like(ids),
+        **({"logits_top_k": None} if dense else {}),
+    }
+
+    def step() -> None:
+        with torch.inference_mode():
+            model.generate(ids, **options)
+
+    return step
 
 
 def simulate_training(

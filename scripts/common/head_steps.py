@@ -1,0 +1,162 @@
+"""Single steps of heads, of bare matrix products and of other projects' losses, to be timed by `race`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scripts.common.targets import make_targets
+
+# torch is imported where it is used: --help must not wait for it.
+if TYPE_CHECKING:
+    from sqrtvocab import Head
+
+Step = Callable[[], Any]
+
+
+class Work(NamedTuple):
+    """What a step is about."""
+
+    tokens: int  # N
+    width: int  # d
+    classes: int  # V
+    targets: str = "zipf"
+    device: str = "cpu"
+
+    @property
+    def chunk_size(self) -> int:
+        """Tokens a chunk so that its logits take about 64 MiB."""
+        return max(1, min(self.tokens, 2**24 // self.classes))
+
+    def __str__(self) -> str:
+        return f"N={self.tokens:,} d={self.width:,} V={self.classes:,}"
+
+
+def bench_head(name: str, options: dict[str, Any], work: Work) -> Head:
+    """A head by name; with the option `tied` its weight is that of an embedding."""
+    import torch
+
+    from sqrtvocab import make_head
+
+    options = dict(options)
+    if options.pop("tied", False):
+        table = torch.randn(work.classes, work.width, device=work.device) / math.sqrt(work.width)
+        options["weight"] = torch.nn.Parameter(table)
+    return make_head(name, work.width, work.classes, device=work.device, **options)
+
+
+def loss_step(module: Any, work: Work) -> Step:
+    """Forward and backward of a module that takes (hidden [N, d], target [N])."""
+    import torch
+
+    hidden = torch.randn(work.tokens, work.width, device=work.device, requires_grad=True)
+    target = make_targets(work.targets, work.tokens, work.classes, work.device)
+
+    def step() -> None:
+        module(hidden, target).loss.backward()
+        module.zero_grad()
+        hidden.grad = None
+
+    return step
+
+
+def head_step(name: str, options: dict[str, Any], work: Work) -> Step:
+    """Forward and backward of one of our heads."""
+    return loss_step(bench_head(name, options, work), work)
+
+
+def decode_step(what: str, name: str, options: dict[str, Any], sharpness: float, work: Work) -> Step:
+    """Decoding by the head's own method, or by way of the dense log_prob."""
+    import torch
+
+    torch.manual_seed(0)
+    head = bench_head(name, options, work)
+    hidden = sharpness * torch.randn(work.tokens, work.width, device=work.device)
+    by: dict[str, Step] = {
+        "dense": lambda: head.log_prob(hidden).argmax(-1),
+        "predict": lambda: head.predict(hidden),
+        "topk(10)": lambda: head.topk(hidden, 10),
+        "sample": lambda: head.sample(hidden),
+    }
+
+    def step() -> None:
+        with torch.no_grad():
+            by[what]()
+
+    return step
+
+
+def gemm_step(weights_too: bool, work: Work) -> Step:
+    """The products that a grouped head cannot do without: [N, d] x [d, G] and [N, d] x [d, S], and back."""
+    import torch
+
+    from sqrtvocab import Partition
+
+    partition = Partition(work.classes)
+    sizes, device = (partition.num_groups, partition.group_size), work.device
+    hidden = torch.randn(work.tokens, work.width, device=device, requires_grad=True)
+    weights = [torch.randn(size, work.width, device=device, requires_grad=weights_too) for size in sizes]
+    upstream = [torch.randn(work.tokens, size, device=device) for size in sizes]
+
+    def step() -> None:
+        torch.autograd.backward([hidden @ weight.T for weight in weights], upstream)
+        for tensor in (hidden, *weights):
+            tensor.grad = None
+
+    return step
+
+
+# ---- peers ----
+
+
+def torch_adaptive_step(work: Work) -> Step:
+    """torch's module, with the clusters that our adaptive head has."""
+    import torch
+
+    from sqrtvocab import AdaptiveHead
+
+    with torch.device("meta"):
+        cutoffs = AdaptiveHead(work.width, work.classes).edges[:-1]
+    module = torch.nn.AdaptiveLogSoftmaxWithLoss(work.width, work.classes, cutoffs)
+    return loss_step(module.to(work.device), work)
+
+
+def torch_chunked_step(work: Work) -> Step:
+    """torch's own loss in chunks."""
+    import torch.nn.functional as F
+    from torch.nn import LinearCrossEntropyOptions
+
+    options = LinearCrossEntropyOptions(batch_chunk_size=work.chunk_size)
+    return _linear_loss_step(lambda h, w, y: F.linear_cross_entropy(h, w, y, options=options), work)
+
+
+def liger_step(work: Work) -> Step:
+    """Liger's fused loss."""
+    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+
+    fused = LigerFusedLinearCrossEntropyLoss()
+    return _linear_loss_step(lambda h, w, y: fused(w, h, y), work)
+
+
+def cce_step(work: Work) -> Step:
+    """Cut cross entropy, which works in half precision only."""
+    from cut_cross_entropy import linear_cross_entropy
+
+    return _linear_loss_step(lambda h, w, y: linear_cross_entropy(h.bfloat16(), w.bfloat16(), y), work)
+
+
+def _linear_loss_step(loss: Callable[..., Any], work: Work) -> Step:
+    """A peer that takes (hidden [N, d], weight [V, d], target [N])."""
+    import torch
+
+    hidden = torch.randn(work.tokens, work.width, device=work.device, requires_grad=True)
+    weight = torch.randn(work.classes, work.width, device=work.device).div_(math.sqrt(work.width))
+    weight.requires_grad_()
+    target = make_targets(work.targets, work.tokens, work.classes, work.device)
+
+    def step() -> None:
+        loss(hidden, weight, target).backward()
+        hidden.grad = weight.grad = None
+
+    return step

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from classifier.backbones import Backbone
-from classifier.cnn import Encoder
+from classifier.cnn import FILTERS, Encoder
 from sqrtvocab import Head, HeadOutput, Partition, make_head
 from sqrtvocab.errors import UserError
 from sqrtvocab.heads.registry import HEADS
+from sqrtvocab.training import BatchPlan, Runtime
 from sqrtvocab.training.memory import ADAM, require_memory
-from sqrtvocab.training.runtime import Runtime
 
 
 class Classifier(nn.Module):
@@ -74,9 +74,8 @@ def make_classifier(
     """
     encoder = Encoder() if encoder is None else encoder
     offered = {"partition": partition, "radices": radices}
-    for name in HEADS[head].needs:
-        if offered.get(name) is None:
-            raise UserError(f"--head {head}: it needs {name}, and these classes are not made of attributes")
+    if radices is None and "radices" in HEADS[head].needs:
+        raise UserError(f"--head {head}: it needs classes that are made of attributes, and these are not")
     try:
         built = make_head(head, encoder.width, partition.num_classes, offered, **options)
     except ValueError as error:
@@ -84,11 +83,11 @@ def make_classifier(
     return Classifier(encoder, built)
 
 
-def require_room(model: Classifier, batch_size: int, shape: tuple[int, int, int], runtime: Runtime) -> None:
-    """Refuse micro-batches that the memory of the CPU does not hold.
-
-    Args:
-        shape: height, width and channels of an image.
+def require_room(
+    model: Classifier, shape: tuple[int, int, int], batch_size: int, plan: BatchPlan, runtime: Runtime
+) -> None:
+    """Refuse micro-batches of images of `shape` (height, width, channels) that the memory of the CPU does not
+    hold.
 
     Raises:
         UserError: saying what a step takes.
@@ -96,18 +95,20 @@ def require_room(model: Classifier, batch_size: int, shape: tuple[int, int, int]
     if runtime.device.type != "cpu":  # a GPU says itself what it lacks
         return
     height, width, channels = shape
+    batch = min(batch_size, -(-plan.items(0) // plan.world_size))
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    pixels = batch_size * height * width * channels  # as floats, and at least twice as many after a layer
+    # What the first layer of the CNN alone hands on, or less than what all layers of any other model do.
+    features = batch * height * width * (FILTERS[0] if isinstance(model.encoder, Encoder) else 16)
 
     def loss(twin: nn.Module) -> Tensor:
-        images = torch.zeros(batch_size, channels, height, width, dtype=torch.uint8)
+        images = torch.zeros(batch, channels, height, width, dtype=torch.uint8)
         with runtime.autocast():
-            return twin(images, torch.zeros(batch_size, dtype=torch.int64)).loss
+            return twin(images, torch.zeros(batch, dtype=torch.int64)).loss
 
     def adam(twin: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Adam(twin.parameters(), fused=True)
 
-    require_memory(model, adam, loss, ADAM * parameters + 12 * pixels, f"--batch-size {batch_size}")
+    require_memory(model, adam, loss, ADAM * parameters + 4 * features, f"--batch-size {batch}")
 
 
 def parameter_table(model: Classifier) -> dict[str, int]:

@@ -112,7 +112,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         model.head.init_prior(class_counts(train_images))
     model.to(runtime.device)
     partition.to(runtime.device)
-    require_room(model, config.batch_size, train_images.shape, runtime)
+    require_room(model, train_images.shape, config.batch_size, plan, runtime)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
     scaler = runtime.scaler()
 

@@ -237,7 +237,7 @@ def test_one_picture_in_a_class_and_an_empty_folder(run, folder, tmp_path):
         (("--backbone", "resnet19"), "--backbone resnet19: no such model; did you mean resnet18, "),
         (("--weights", "nowhere"), "--weights nowhere: no such file; expected none, default or a file"),
         (("--preset", "paper"), "--grouping aligned: nothing tells how these classes are made; use index or"),
-        (("--head", "factored"), "--head factored: it needs radices, and these classes are not made of"),
+        (("--head", "factored"), "--head factored: it needs classes that are made of attributes, and"),
         (("--only", "shape=star"), "--only: for shapes, not for --data "),
         (("--images-per-class", 5), "--images-per-class: for shapes, not for --data "),
         (("--num-groups", 7), "--num-groups 7: there are only 6 classes"),

@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from itertools import pairwise
@@ -53,6 +54,8 @@ def exit_code(program: str, command: Callable[[], object], when_stopped: str = "
 
 def end_children() -> None:
     """Kill the processes that this one has started through `multiprocessing`."""
+    if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch takes a loader's killed worker for an accident
     for child in multiprocessing.active_children():
         child.kill()
 

@@ -63,17 +63,15 @@ class Logbook:
             self._events.add(text(tag, sound), step)
 
     def figure(self, tag: str, figure: Figure, step: int) -> None:
-        """Show a matplotlib figure in TensorBoard, and close it."""
+        """Show a matplotlib figure in TensorBoard."""
         if self._events is None:
             return
-        from matplotlib import pyplot
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())[..., :3]  # [H, W, 3]
         self._events.add(image(tag, pixels, dataformats="HWC"), step)
-        pyplot.close(figure)
 
     def hparams(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """Fill the run's row in TensorBoard's HPARAMS table. The metrics must have been recorded as

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import tyro
 
-from classifier.config import EvalConfig, TrainConfig
+from classifier.config import EvalConfig, TrainConfig, holds_shapes
 from classifier.presets import PRESETS
 from sqrtvocab.errors import exit_code
-from sqrtvocab.flags import one_line_errors
+from sqrtvocab.flags import one_line_errors, peek_flags
 from sqrtvocab.settings import parse_run_flags
 
 
 def train_main() -> int:
     """`train_classifier`, also `python -m classifier.train`. Returns the exit code."""
-    config = parse_run_flags(TrainConfig, PRESETS, lists=("only",))
+    data = peek_flags("--data")["--data"]
+    has_pictures = data is not None and Path(data).exists() and not holds_shapes(Path(data))
+    default = PRESETS["pictures" if has_pictures else "paper"]
+    config = parse_run_flags(TrainConfig, PRESETS, lists=("only",), default=default)
 
     from classifier.train import train
 

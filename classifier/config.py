@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import tyro
 
 from shapesgen.attributes import AttributeSpace
-from sqrtvocab.flags import Device, Flags, Precision, at_least
+from sqrtvocab.errors import UserError
+from sqrtvocab.flags import Device, Flags, Precision, at_least, flag
 from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.settings import HeadFlags, MachineFlags, PresetFlag, RunFlags, StepFlags
 
@@ -31,15 +34,39 @@ class _HeadFlags(HeadFlags):
             problems.append(
                 "--num-groups needs --grouping index or random: aligned chooses the number itself"
             )
-        if self.rank is not None and self.rank > EMBEDDING:
-            problems.append(f"--rank {self.rank} must be at most {EMBEDDING}, the width of the embedding")
         return problems
 
 
 @dataclass(frozen=True)
 class _ImageFlags(Flags):
     data: Path | None = None
-    """Folder written by `shapesgen render`; by default images are drawn on the fly."""
+    """Your own pictures: a folder of class folders (with or without train, val and test above them), Parquet
+    files as Hugging Face has them, or a table (.csv, .jsonl, .parquet) of paths and labels. Or a set written
+    by `shapesgen render`. By default shapes are drawn on the fly."""
+    image_column: str | None = None
+    """The column of a table that holds the pictures or their paths; found by its name by default."""
+    label_column: str | None = None
+    """The column of a table that holds the classes; found by its name by default."""
+    valid_fraction: float = 0.1
+    """Share of your pictures of each class kept for validation, where the data has no such split."""
+    test_fraction: float = 0.1
+    """Share of your pictures of each class kept for testing, where the data has no such split."""
+    skip_damaged: bool = False
+    """Go on without pictures that cannot be read, instead of naming them."""
+    image_size: int | None = None
+    """Side of the square that images are brought to: 100 by default or, for your own pictures, what the
+    backbone was made for."""
+    grey: bool = False
+    """Take the colours away."""
+    augment: Literal["none", "shift", "standard"] = "none"
+    """Change training images each time they are seen. shift: move them by up to an eighth. standard: cut out
+    half or more, and change brightness, contrast and saturation."""
+    flip: Literal["none", "horizontal", "vertical", "both"] = "none"
+    """Mirror every second training image, where that leaves its class the same."""
+    cache: Path | None = None
+    """Folder of your decoded pictures; $SQRTVOCAB_CACHE or ~/.cache/sqrtvocab by default."""
+    cache_limit: float = 20.0
+    """Decode pictures whenever they are needed if they would take more GB than this in the cache."""
     only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Keep only these options of an attribute, as in --only shape=circle,star --only opacity=1.0"""
     rotation_cue: Literal["notch", "none"] = "notch"
@@ -49,7 +76,10 @@ class _ImageFlags(Flags):
     """Images of each class, split 8/1/1 into train, validation and test."""
 
     def problems(self) -> list[str]:
-        problems = super().problems() + at_least(self, 1, "images_per_class")
+        problems = super().problems() + at_least(self, 1, "images_per_class", "image_size")
+        problems += at_least(self, 0, "valid_fraction", "test_fraction", "cache_limit")
+        if self.valid_fraction + self.test_fraction >= 1:
+            problems.append("--valid-fraction and --test-fraction together must be less than 1")
         if self.images_per_class in (1, 2):
             problems.append("--images-per-class must be at least 3: train, validation and test need one each")
         try:
@@ -58,13 +88,50 @@ class _ImageFlags(Flags):
             problems.append(f"--only: {error}")
         return problems
 
+    @property
+    def has_shapes(self) -> bool:
+        """Whether the images are shapes, drawn or rendered, and not the user's own pictures."""
+        return self.data is None or holds_shapes(self.data)
+
+    def require_own_flags(self) -> None:
+        """Raise UserError if a flag was given that says nothing about this kind of images."""
+        of_shapes = ("only", "rotation_cue", "images_per_class")
+        of_pictures = (
+            "image_column", "label_column", "valid_fraction", "test_fraction", "skip_damaged", "cache",
+            "cache_limit",
+        )  # fmt: skip
+        fields = {field.name: field.default for field in dataclasses.fields(self)}
+        others, kind = (of_pictures, "your own pictures") if self.has_shapes else (of_shapes, "shapes")
+        if given := [flag(name) for name in others if getattr(self, name) != fields[name]]:
+            images = "shapes drawn on the fly" if self.data is None else f"--data {self.data}"
+            raise UserError(f"{', '.join(given)}: for {kind}, not for {images}")
+
     def space(self) -> AttributeSpace:
-        """The classes that `--only` leaves.
+        """The classes of shapes that `--only` leaves.
 
         Raises:
             ValueError: for an attribute or option that does not exist.
         """
         return AttributeSpace.parse_only(self.only)
+
+
+def holds_shapes(path: Path) -> bool:
+    """Whether `shapesgen render` wrote this folder."""
+    try:
+        settings = json.loads((path / "config.json").read_bytes())
+        return {"attributes", "format", "rotation_cue"} <= set(settings)
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+@dataclass(frozen=True)
+class _BackboneFlags(Flags):
+    backbone: str = "cnn"
+    """What makes an embedding of an image: cnn (the paper's), any classification model of torchvision.models
+    by name, such as resnet18 or mobilenet_v3_small, or timm:NAME."""
+    weights: str = "none"
+    """Where the backbone's weights begin. none: at random. default: the library's best (downloaded). Or a
+    file: the model's state dict, or model.safetensors of another run."""
 
 
 @dataclass(frozen=True)
@@ -100,29 +167,44 @@ class _RunFlags(RunFlags):
 
 
 @dataclass(frozen=True)
-class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _ImageFlags, _HeadFlags, PresetFlag):
-    """Train the paper's CNN on procedurally drawn shapes, with any output head, and watch it in TensorBoard.
+class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _ImageFlags, _BackboneFlags, _HeadFlags, PresetFlag):
+    """Train a classifier on your own pictures (`--data`) or on procedurally drawn shapes, with any output
+    head, and watch it in TensorBoard.
 
-    The defaults are the paper's run (10 epochs of 1,474,560 images: hours on a GPU, days on a CPU).
-    `--preset quickstart` takes about a minute on two CPU cores. Several GPUs or machines:
-    `torchrun --nproc-per-node 2 -m classifier.train ...`
+    The defaults are the paper's run (10 epochs of 1,474,560 shapes: hours on a GPU, days on a CPU).
+    `--preset quickstart` takes about a minute on two CPU cores. With your own pictures `--preset pictures` is
+    the default. Several GPUs or machines: `torchrun --nproc-per-node 2 -m classifier.train ...`
     """
 
     PROGRAM: ClassVar[str] = "train_classifier"
     MODULE: ClassVar[str] = "classifier.train"
-    ADDED_LATER: ClassVar[dict[str, Any]] = {"modulation": None, "rank": None, "chunk_size": None}
+    ADDED_LATER: ClassVar[dict[str, Any]] = {
+        "modulation": None, "rank": None, "chunk_size": None,
+        **{
+            field.name: field.default
+            for field in (*dataclasses.fields(_ImageFlags), *dataclasses.fields(_BackboneFlags))
+            if field.name not in ("data", "only", "rotation_cue", "images_per_class")
+        },
+        "image_size": 100,
+    }  # fmt: skip
 
-    preset: Literal["paper", "quickstart"] = "paper"
+    preset: Literal["paper", "quickstart", "pictures"] = "paper"
 
-    def head_options(self) -> dict[str, Any]:
-        """The options of the head's class, its partition left out."""
-        radices = {"radices": self.space().radices} if HEADS[self.head].takes("radices") else {}
-        return {**self.given_head_options(), **radices}
+    def problems(self) -> list[str]:
+        problems = super().problems()
+        if self.backbone == "cnn" and self.rank is not None and self.rank > EMBEDDING:
+            problems.append(f"--rank {self.rank} must be at most {EMBEDDING}, the width of the embedding")
+        return problems
 
     @property
     def run_name(self) -> str:
+        if self.data is None or self.has_shapes:
+            images = str(self.space().num_classes)
+        else:
+            images = self.data.resolve().stem
+        backbone = "" if self.backbone == "cnn" else f"-{self.backbone.replace(':', '-')}"
         grouping = f"-{self.grouping}" if HEADS[self.head].has_groups else ""
-        return f"classifier-{self.space().num_classes}-{self.head}{grouping}"
+        return f"classifier-{images}{backbone}-{self.head}{grouping}"
 
 
 @dataclass(frozen=True)
@@ -140,9 +222,11 @@ class EvalConfig(Flags):
     top_k: int = 5
     """Count a class among the k most probable as found; with --image, list as many."""
     image: Path | None = None
-    """Name this picture (100 x 100 pixels) instead."""
+    """Name this picture instead."""
     data: Path | None = None
-    """Folder of rendered images, if it has moved since training."""
+    """Other images, or the same if they have moved since training."""
+    skip_damaged: bool = False
+    """Go on without pictures that cannot be read, instead of naming them."""
     device: Device = "auto"
     """auto takes cuda before mps before cpu."""
     precision: Precision = "auto"

@@ -1,9 +1,9 @@
-"""The images, drawn on the fly or read from disk, as whole batches in the order the training asks for."""
+"""The images that a run asks for, as whole batches in the order it asks for them."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,69 +13,65 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from classifier.augment import Augmentation
+from classifier.backbones import default_size
 from classifier.config import TrainConfig
-from shapesgen import ShapesDataset, ShapesParquet
-from shapesgen.attributes import AttributeSpace
-from shapesgen.ceiling import Ceiling, ceiling
-from shapesgen.choices import Split
-from shapesgen.dataset import MapStyle
+from classifier.images.cache import DamagedPictureError, Say
+from classifier.images.pictures import open_pictures
+from classifier.images.protocol import ImageSet, ImageSource
+from classifier.images.shapes import Shapes
 from shapesgen.errors import DamagedShardError
+from shapesgen.kernel import SIDE
+from sqrtvocab.cache import default_cache
 from sqrtvocab.errors import UserError
-from sqrtvocab.training import RunError, Runtime
+from sqrtvocab.training import BatchPlan, RunError, Runtime
 
-ShapeImages = MapStyle  # either dataset of shapesgen
+_Batch = tuple[int, list[int]]  # epoch, indices
 
 
-def open_images(config: TrainConfig, split: Split) -> ShapeImages:
-    """The images of a split, drawn on the fly or in the folder `--data`.
+def open_images(config: TrainConfig, say: Say = print, classes: Sequence[str] | None = None) -> ImageSource:
+    """The images that `--data` names, brought to the size asked for.
+
+    Args:
+        say: called with what the user should know at once.
+        classes: those of a trained model, which the labels of pictures must be among.
 
     Raises:
-        UserError: if the folder is missing or damaged, or holds other classes than those asked for.
+        UserError: if there are none, or they cannot be used.
     """
-    space = config.space()
-    if config.data is None:
-        try:
-            return ShapesDataset(split, space, config.images_per_class, config.seed, config.rotation_cue)
-        except ValueError as error:  # "images_per_class must be ..."
-            raise UserError(f"--{str(error).replace('_', '-')}") from error
-    if not config.data.is_dir():
+    if config.data is not None and not config.data.exists():
         raise UserError(
-            f"--data {config.data}: no such folder; `shapesgen render --out {config.data}` makes it"
+            f"--data {config.data}: no such file or folder; `shapesgen render --out {config.data}` would "
+            "make a folder of shapes"
         )
-    try:
-        images = ShapesParquet(config.data, split)
-    except (UserError, DamagedShardError) as error:
-        raise UserError(f"--data {config.data}: {error}") from error
-    if images.space != space:
-        raise UserError(
-            f"--data {config.data} holds {images.space.num_classes:,} classes, not the {space.num_classes:,} "
-            f"asked for ({_differences(images.space, space)}): give the --only it was rendered with"
+    if config.has_shapes:
+        source: ImageSource = Shapes(
+            config.data,
+            config.space(),
+            config.rotation_cue,
+            config.images_per_class,
+            config.seed,
+            size=config.image_size or SIDE,
+            grey=config.grey,
         )
-    if images.recipe.rotation_cue != config.rotation_cue:
-        raise UserError(
-            f"--data {config.data} was rendered with --rotation-cue {images.recipe.rotation_cue}, "
-            f"not {config.rotation_cue}: give the same flag here"
+    else:
+        assert config.data is not None
+        source = open_pictures(
+            config.data,
+            size=config.image_size or default_size(config.backbone),
+            grey=config.grey,
+            cache=(config.cache or default_cache()) / "images",
+            cache_limit=config.cache_limit,
+            image_column=config.image_column,
+            label_column=config.label_column,
+            valid_fraction=config.valid_fraction,
+            test_fraction=config.test_fraction,
+            skip_damaged=config.skip_damaged,
+            classes=classes,
+            say=say,
         )
-    _check_labels(images, config)
-    return images
-
-
-def _check_labels(images: ShapeImages, config: TrainConfig) -> None:
-    """Compare some labels with those of the recipe in the manifest: a set whose labels were changed, or that
-    another program made, would train without complaint and mean nothing."""
-    rows = sample_of(images, 256, seed=0)
-    expected, _ = images.recipe.locate(images.split, images.recipe.shuffle(images.split, rows))
-    try:
-        _, labels = images.batch(rows)
-    except DamagedShardError as error:
-        raise UserError(f"--data {config.data}: {error}") from error
-    wrong = np.flatnonzero(labels != expected)
-    if len(wrong):
-        row = wrong[0]
-        raise UserError(
-            f"--data {config.data}: {images.split} image {rows[row]} has label {labels[row]}, but by the "
-            f"manifest it shows class {expected[row]}; `shapesgen verify {config.data}` tells more"
-        )
+    config.require_own_flags()  # last: what is wrong with the data matters more
+    return source
 
 
 @contextmanager
@@ -83,7 +79,8 @@ def image_errors(data: Path | None) -> Iterator[None]:
     """Turn what may befall the images and the workers in mid-run into a `RunError`."""
     try:
         yield
-    except DamagedShardError as error:  # from a worker it comes with that worker's traceback in front
+    except (DamagedShardError, DamagedPictureError) as error:
+        # From a worker it comes with that worker's traceback in front.
         raise RunError(f"--data {data}: {str(error).splitlines()[-1].split('Error: ')[-1]}") from error
     except (ConnectionResetError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
@@ -91,12 +88,48 @@ def image_errors(data: Path | None) -> Iterator[None]:
         raise RunError(f"a process that draws images ended (out of memory?): {error}") from error
 
 
-def image_batches(
-    images: ShapeImages, batches: Iterable[list[int]], workers: int, runtime: Runtime
+def training_batches(
+    images: ImageSet,
+    plan: BatchPlan,
+    steps: range,
+    workers: int,
+    runtime: Runtime,
+    augmentation: Augmentation | None = None,
 ) -> DataLoader[tuple[Tensor, Tensor]]:
-    """uint8 images [N, 3, 100, 100] in channels_last and classes [N], one pair for each list of indices."""
+    """As `image_batches`, for all micro-batches of `steps`; the workers change the images as asked for."""
+    return _loader(images, _Epochs(plan, steps), workers, runtime, augmentation)
+
+
+def image_batches(
+    images: ImageSet, batches: Iterable[list[int]], workers: int, runtime: Runtime
+) -> DataLoader[tuple[Tensor, Tensor]]:
+    """uint8 images [N, C, height, width] in channels_last and classes [N], one pair for each list of
+    indices."""
+    return _loader(images, [(0, batch) for batch in batches], workers, runtime, None)
+
+
+class _Epochs:
+    """The micro-batches of a plan, each with its epoch."""
+
+    def __init__(self, plan: BatchPlan, steps: range) -> None:
+        self.plan, self.steps = plan, steps
+
+    def __iter__(self) -> Iterator[_Batch]:
+        batches = iter(self.plan.batches(self.steps.start, self.steps.stop))
+        for step in self.steps:
+            for _ in range(self.plan.micro_batches(step)):
+                yield step // self.plan.steps_per_epoch, next(batches)
+
+
+def _loader(
+    images: ImageSet,
+    batches: Iterable[_Batch],
+    workers: int,
+    runtime: Runtime,
+    augmentation: Augmentation | None,
+) -> DataLoader[tuple[Tensor, Tensor]]:
     return DataLoader(
-        _WholeBatches(images),
+        _WholeBatches(images, augmentation),
         batch_size=None,  # an "index" is a whole batch: nothing is collated
         sampler=batches,
         num_workers=workers,
@@ -115,26 +148,23 @@ def _leave_signals_to_the_trainer(worker: int) -> None:
 
 
 class _WholeBatches(Dataset[tuple[Tensor, Tensor]]):
-    def __init__(self, images: ShapeImages) -> None:
-        self.images = images
+    def __init__(self, images: ImageSet, augmentation: Augmentation | None) -> None:
+        self.images, self.augmentation = images, augmentation
 
-    def __getitem__(self, indices: Any) -> tuple[Tensor, Tensor]:
-        pixels, classes = self.images.batch(indices)  # [N, 100, 100, 3], [N]
+    def __getitem__(self, batch: Any) -> tuple[Tensor, Tensor]:
+        epoch, indices = batch
+        pixels, classes = self.images.batch(indices)  # [N, height, width, C], [N]
         # Height x width x colour, seen as colour x height x width, is what channels_last means: no copy.
-        return torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.from_numpy(classes)
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        if self.augmentation is not None:
+            images = self.augmentation(images, indices, epoch)
+        return images, torch.from_numpy(classes)
 
 
-def sample_of(images: ShapeImages, count: int, seed: int) -> list[int]:
+def sample_of(images: ImageSet, count: int, seed: int) -> list[int]:
     """Indices of `count` images drawn at random (the same for the same seed), or of all of them for 0."""
     order = np.random.default_rng(seed).permutation(len(images)) if count else np.arange(len(images))
     return order[: count or None].tolist()
-
-
-def identity_of(images: ShapeImages) -> dict[str, Any]:
-    """What decides the images, as plain settings: another seed, other options or another sampling differ."""
-    recipe = images.recipe.to_config()
-    options = {name: ",".join(kept) for name, kept in recipe.pop("attributes").items()}
-    return {f"data_{name}": value for name, value in {**options, **recipe}.items()}
 
 
 def in_batches(indices: list[int], batch_size: int) -> list[list[int]]:
@@ -142,20 +172,6 @@ def in_batches(indices: list[int], batch_size: int) -> list[list[int]]:
     return [indices[start : start + batch_size] for start in range(0, len(indices), batch_size)]
 
 
-def class_counts(images: ShapeImages) -> Tensor:
+def class_counts(images: ImageSet) -> Tensor:
     """[V] how many images each class has."""
-    classes, _ = images.recipe.locate(images.split, np.arange(len(images)))
-    return torch.from_numpy(np.bincount(classes, minlength=images.space.num_classes))
-
-
-def ceiling_of(config: TrainConfig) -> Ceiling:
-    """The most that any classifier can reach: classes that look the same cannot be told apart."""
-    return ceiling(config.space(), config.rotation_cue)
-
-
-def _differences(there: AttributeSpace, here: AttributeSpace) -> str:
-    return "; ".join(
-        f"{name} {','.join(there.options[name])} there and {','.join(here.options[name])} here"
-        for name in there.names
-        if there.options[name] != here.options[name]
-    )
+    return torch.from_numpy(np.bincount(images.labels, minlength=len(images.classes)))

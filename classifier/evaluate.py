@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from classifier.cnn import IMAGE_SIZE, Classifier, make_classifier, make_partition
+from classifier.backbones import make_encoder
+from classifier.cnn import IMAGE_SIZE
 from classifier.config import EvalConfig, TrainConfig
-from classifier.data import ceiling_of, image_batches, image_errors, in_batches, open_images, sample_of
+from classifier.data import image_batches, image_errors, in_batches, open_images, sample_of
+from classifier.images.decode import PictureError, decode
+from classifier.images.protocol import IntArray
+from classifier.model import Classifier, make_classifier, make_partition
 from shapesgen.attributes import AttributeSpace
+from shapesgen.dataset import ClassNames
 from sqrtvocab import Partition
 from sqrtvocab.errors import UserError
 from sqrtvocab.training import Runtime, load_checkpoint, open_runtime, write_json
 
-IntArray = npt.NDArray[np.int64]
+CLASSES = "classes.json"  # beside the weights: the names of the user's classes
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,10 @@ class Evaluation:
             f"accuracy/top{self.top.shape[1]}": float(np.mean((self.top == self.target[:, None]).any(1))),
         }
 
-    def attributes(self, space: AttributeSpace) -> dict[str, float]:
-        """For each attribute the share of images in which the predicted class has it right."""
+    def attributes(self, space: AttributeSpace | None) -> dict[str, float]:
+        """For each attribute the share of images in which the predicted class has it right; None has none."""
+        if space is None:
+            return {}
         right = space.decode(self.predicted) == space.decode(self.target)  # [N, 8]
         return dict(zip(space.names, right.mean(0).tolist(), strict=True))
 
@@ -67,7 +73,7 @@ def evaluate(
     """Score `model` on this rank's share of the images; every rank gets the result for all of them.
 
     Args:
-        batches: uint8 images [N, 3, 100, 100] and classes [N].
+        batches: uint8 images [N, C, height, width] and classes [N].
         partition: what "group" means for a head that has no groups.
     """
     model.eval()
@@ -78,7 +84,7 @@ def evaluate(
         images = images.to(runtime.device, non_blocking=True)
         target = target.to(runtime.device, non_blocking=True)
         with runtime.autocast():
-            hidden = model.encoder(images)  # [N, 512]
+            hidden = model.encoder(images)  # [N, d]
             loss_sum += model.head(hidden, target, reduction="sum").loss
             guesses = model.head.guesses(hidden, target, partition, top_k)
         right_group = guesses.group == partition.split(target)[0]  # [N]
@@ -104,30 +110,44 @@ def report(config: EvalConfig) -> None:
         UserError: for input that cannot be used.
         RunError: if a file of images turns out to be damaged, or a worker ends.
     """
-    moved = {} if config.data is None else {"data": config.data}
-    trained = TrainConfig.of_run(config.run, **moved)
+    trained = TrainConfig.of_run(config.run)
     checkpoint = load_checkpoint(config.run, config.checkpoint)
     if checkpoint is None:
         raise UserError(f"{config.run}: no checkpoint `{config.checkpoint}`; the first evaluation writes it")
-    space = trained.space()
-    partition = make_partition(space, trained.grouping, trained.num_groups, trained.seed)
-    model = make_classifier(trained.head, partition, **trained.head_options())
+    names = _class_names(checkpoint.folder)
+    space = trained.space() if names is None else None
+    classes: Sequence[str] = ClassNames(trained.space()) if names is None else names
+    radices = None if space is None else space.radices
+    partition = make_partition(len(classes), trained.grouping, trained.num_groups, trained.seed, radices)
+    size = trained.image_size or IMAGE_SIZE
+    encoder = make_encoder(trained.backbone, size, 1 if trained.grey else 3)
+    model = make_classifier(trained.head, partition, encoder, radices, **trained.given_head_options())
     checkpoint.load_weights(model)
     with open_runtime(config.device, config.precision, trained.seed) as runtime:
         model.to(runtime.device)
         partition.to(runtime.device)
         if config.image is not None:
-            _name_picture(config.image, config.top_k, model, space, runtime)
+            _name_picture(config.image, config.top_k, model, size, space, classes, trained.grey, runtime)
             return
-        images = open_images(trained, config.split)
+        skip_damaged = trained.skip_damaged or config.skip_damaged
+        moved = replace(trained, data=config.data or trained.data, skip_damaged=skip_damaged)
+        if moved.has_shapes != (names is None):
+            known = "shapes" if names is None else f"pictures of {len(classes):,} classes"
+            raise UserError(f"--data {moved.data}: its labels are not the model's, which knows {known}")
+        source = open_images(moved, runtime.say, names)
+        images = source[config.split]
+        if not len(images):
+            raise UserError(f"--split {config.split}: {moved.data} has no images for it")
         chosen = sample_of(images, config.images, trained.seed)
         batches = image_batches(images, in_batches(chosen, config.batch_size), config.workers, runtime)
         print(runtime.describe())
+        for note in source.notes:
+            print(note)
         progress = tqdm(batches, total=-(-len(chosen) // config.batch_size), unit="batch", leave=False)
-        with image_errors(trained.data):
+        with image_errors(moved.data):
             result = evaluate(model, progress, partition, runtime, config.top_k)
 
-    ceiling = ceiling_of(trained)
+    ceiling = images.ceiling()
     rows = {
         name.removeprefix("accuracy/").replace("_", " "): share for name, share in result.accuracies().items()
     }
@@ -136,56 +156,64 @@ def report(config: EvalConfig) -> None:
         "checkpoint": config.checkpoint,
         "step": checkpoint.state["step"],
         "head": trained.head,
-        "classes": space.num_classes,
+        "backbone": trained.backbone,
+        "classes": len(classes),
         "split": config.split,
         "images": len(chosen),
         "loss": result.loss,
         "accuracy": rows,
-        "attributes": result.attributes(space),
-        "ceiling": {"overall": ceiling.overall, "attributes": ceiling.by_attribute},
     }
     print(
         f"{trained.head} head, step {checkpoint.state['step']:,} ({config.checkpoint}), {len(chosen):,} "
-        f"{config.split} images of {space.num_classes:,} classes: loss {result.loss:.3f}\n"
+        f"{config.split} images of {len(classes):,} classes: loss {result.loss:.3f}\n"
     )
-    print(f"{'':<20}{'accuracy':>9}{'ceiling':>9}{'chance':>9}")
-    chances = {"overall": 1 / space.num_classes, "group": 1 / partition.num_groups}
+    print(f"{'':<20}{'accuracy':>9}{'ceiling' if ceiling else '':>9}{'chance':>9}")
+    chances = {"overall": 1 / len(classes), "group": 1 / partition.num_groups}
     for name, share in rows.items():
-        top = f"{ceiling.overall:>9.1%}" if name == "overall" else " " * 9
+        top = f"{ceiling.overall:>9.1%}" if ceiling and name == "overall" else " " * 9
         chance = f"{chances[name]:>9.2%}" if name in chances else ""
         print(f"{name:<20}{share:>9.2%}{top}{chance}")
-    print()
-    for (name, share), radix in zip(document["attributes"].items(), space.radices, strict=True):
-        print(f"{name:<20}{share:>9.2%}{ceiling.by_attribute[name]:>9.1%}{1 / radix:>9.2%}")
+    if space is not None and ceiling is not None:
+        attributes = result.attributes(space)
+        document["attributes"] = attributes
+        document["ceiling"] = {"overall": ceiling.overall, "attributes": ceiling.by_attribute}
+        print()
+        for (name, share), radix in zip(attributes.items(), space.radices, strict=True):
+            print(f"{name:<20}{share:>9.2%}{ceiling.by_attribute[name]:>9.1%}{1 / radix:>9.2%}")
     path = config.run / f"eval-{config.split}.json"
     write_json(path, document)
     print(f"\nsaved as {path}")
 
 
-def _name_picture(path: Path, top_k: int, model: Classifier, space: AttributeSpace, runtime: Runtime) -> None:
-    pixels = _read_picture(path)  # [1, 3, 100, 100]
+def _class_names(checkpoint: Path) -> list[str] | None:
+    """The classes that a checkpoint keeps, or None if they are those of shapes."""
+    path = checkpoint / CLASSES
+    return json.loads(path.read_text("utf-8")) if path.exists() else None
+
+
+def _name_picture(
+    path: Path,
+    top_k: int,
+    model: Classifier,
+    size: int,
+    space: AttributeSpace | None,
+    classes: Sequence[str],
+    grey: bool,
+    runtime: Runtime,
+) -> None:
+    try:
+        pixels = decode(path.read_bytes(), size, 1 if grey else 3)  # [size, size, C]
+    except (OSError, PictureError) as error:
+        raise UserError(f"--image {path}: not a readable picture ({error})") from error
+    images = torch.from_numpy(pixels).permute(2, 0, 1)[None]  # [1, C, size, size]
     print(runtime.describe())
     with torch.inference_mode(), runtime.autocast():
-        hidden = model.eval().encoder(pixels.to(runtime.device))
-        log_probs, classes = model.head.topk(hidden, min(top_k, space.num_classes))
-    print(f"{'probability':>11}  {'class':>7}  " + "  ".join(f"{name:<9}" for name in space.names))
-    for log_prob, class_id in zip(log_probs[0].tolist(), classes[0].tolist(), strict=True):
-        options = "  ".join(f"{option:<9}" for option in space.describe(class_id).values())
-        print(f"{math.exp(log_prob):>11.2%}  {class_id:>7}  {options}")
-
-
-def _read_picture(path: Path) -> Tensor:
-    """A picture as the model sees images: uint8 [1, 3, 100, 100]; what is transparent becomes white."""
-    try:
-        with Image.open(path) as file:
-            picture = file.convert("RGBA")
-    except OSError as error:  # UnidentifiedImageError too
-        raise UserError(f"--image {path}: not a readable picture ({error})") from error
-    if picture.size != (IMAGE_SIZE, IMAGE_SIZE):
-        width, height = picture.size
-        raise UserError(
-            f"--image {path} has {width} x {height} pixels, the model reads {IMAGE_SIZE} x {IMAGE_SIZE}"
+        hidden = model.eval().encoder(images.to(runtime.device))
+        log_probs, found = model.head.topk(hidden, min(top_k, len(classes)))
+    columns = ["name"] if space is None else [f"{name:<9}" for name in space.names]
+    print(f"{'probability':>11}  {'class':>7}  " + "  ".join(columns))
+    for log_prob, class_id in zip(log_probs[0].tolist(), found[0].tolist(), strict=True):
+        options = [classes[class_id]] if space is None else space.describe(class_id).values()
+        print(
+            f"{math.exp(log_prob):>11.2%}  {class_id:>7}  " + "  ".join(f"{option:<9}" for option in options)
         )
-    white = Image.new("RGBA", picture.size, "white")
-    pixels = np.asarray(Image.alpha_composite(white, picture).convert("RGB"))  # [100, 100, 3]
-    return torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]

@@ -29,4 +29,17 @@ PRESETS: dict[str, TrainConfig] = {
         eval_every=40,
         eval_images=240,
     ),
+    # Your own pictures, whose labels mean nothing to the head: the default with --data FOLDER_OR_TABLE.
+    #   train_classifier --data photos
+    "pictures": TrainConfig(
+        preset="pictures",
+        head="grouped-linear",
+        grouping="index",
+        prior=True,
+        augment="shift",
+        accumulate=1,
+        schedule="cosine",
+        warmup_steps=50,
+        eval_every=200,
+    ),
 }

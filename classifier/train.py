@@ -1,7 +1,8 @@
-"""Train the paper's CNN on 184,320 classes of drawn shapes, with any head.
+"""Train a classifier on your own pictures, or the paper's on 184,320 classes of drawn shapes, with any head.
 
     train_classifier --preset quickstart                  # about a minute on two CPU cores
     train_classifier --preset quickstart --head flat      # the same, with the ordinary head
+    train_classifier --data photos                        # your own pictures, a folder for each class
     train_classifier                                      # the paper's run
     torchrun --nproc-per-node 2 -m classifier.train       # the same on two GPUs
     tensorboard --logdir runs                             # watch
@@ -23,20 +24,21 @@ from typing import Any
 
 import torch
 
-from classifier.cnn import make_classifier, make_partition, parameter_table, require_room
+from classifier.augment import Augmentation
+from classifier.backbones import make_encoder
 from classifier.config import TrainConfig
 from classifier.data import (
-    ceiling_of,
     class_counts,
-    identity_of,
     image_batches,
     image_errors,
     in_batches,
     open_images,
     sample_of,
+    training_batches,
 )
-from classifier.evaluate import evaluate
-from classifier.figures import CONFUSED, confusion_figure, example_grid
+from classifier.evaluate import CLASSES, evaluate
+from classifier.figures import confusion_figures, example_grid
+from classifier.model import make_classifier, make_partition, parameter_table, require_room
 from sqrtvocab.errors import UserError
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
 from sqrtvocab.training.batch_plan import BatchPlan
@@ -51,10 +53,11 @@ from sqrtvocab.training.window import Window
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
 SAME_RUN = (
-    "head", "modulation", "rank", "num_classes", "grouping", "groups", "prior", "drawn_on_the_fly",
-    "training_images", "images_per_step", "eval_images", "seed",
+    "head", "modulation", "rank", "num_classes", "grouping", "groups", "prior", "backbone",
+    "drawn_on_the_fly", "image_size", "grey", "augment", "flip", "training_images", "images_per_step",
+    "eval_images", "seed",
 )  # fmt: skip
-HPARAMS = ("head", "grouping", "groups", "num_classes", "prior", "images_per_step", "lr", "seed")
+HPARAMS = ("head", "grouping", "groups", "num_classes", "prior", "backbone", "images_per_step", "lr", "seed")
 EXAMPLES = 12  # validation images shown with captions
 
 
@@ -80,8 +83,10 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     # --------------------------------------------------------------------------------------------------------
     # Data: which images there are, and which of them each step sees
 
-    space = config.space()
-    train_images, validation_images = open_images(config, "train"), open_images(config, "validation")
+    source = open_images(config, runtime.say)
+    train_images, validation_images = source["train"], source["validation"]
+    num_classes, space = len(train_images.classes), train_images.space
+    radices = None if space is None else space.radices
     if len(train_images) < runtime.world_size or not len(validation_images):
         raise UserError(
             f"{len(train_images)} training and {len(validation_images)} validation images are too few "
@@ -98,24 +103,28 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     # --------------------------------------------------------------------------------------------------------
     # Model and optimiser
 
-    partition = make_partition(space, config.grouping, config.num_groups, config.seed)
-    model = make_classifier(config.head, partition, **config.head_options())
+    partition = make_partition(num_classes, config.grouping, config.num_groups, config.seed, radices)
+    size, _, channels = train_images.shape
+    weights = config.weights if folder.checkpoint is None else "none"  # else they are in the checkpoint
+    encoder = make_encoder(config.backbone, size, channels, weights)
+    model = make_classifier(config.head, partition, encoder, radices, **config.given_head_options())
     if config.prior:
         model.head.init_prior(class_counts(train_images))
     model.to(runtime.device)
     partition.to(runtime.device)
-    require_room(model, config, plan, runtime)
+    require_room(model, train_images.shape, config.batch_size, plan, runtime)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
     scaler = runtime.scaler()
 
     # --------------------------------------------------------------------------------------------------------
     # Run folder: a new one, or one to go on with
 
-    images_settings = identity_of(train_images)
+    images_settings = {f"data_{name}": value for name, value in train_images.identity().items()}
     resolved: dict[str, Any] = {
-        "num_classes": space.num_classes,
+        "num_classes": num_classes,
         "groups": partition.num_groups,
         "drawn_on_the_fly": config.data is None,
+        "image_size": size,
         **images_settings,
         "training_images": len(train_images),
         "images_per_step": plan.effective_batch,
@@ -124,23 +133,25 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         "head_parameters": sum(parameter.numel() for parameter in model.head.parameters()),
     }
     same = (*SAME_RUN, *images_settings)
-    run = open_run(folder, config, resolved, same, model, optimizer, scaler, runtime)
+    documents = {CLASSES: list(train_images.classes)} if space is None else {}
+    run = open_run(folder, config, resolved, same, model, optimizer, scaler, runtime, documents)
     book = Logbook(run.folder, start_step=run.step, enabled=runtime.is_main)
     book.text("config", markdown_table(run.settings))
-    ceiling = ceiling_of(config).overall if runtime.is_main else 0.0
-    groups = f"{partition.num_groups} of at most {partition.group_size} classes ({config.grouping})"
-    run.introduce(
-        book,
-        {
-            "data": f"{space.num_classes:,} classes, {len(train_images):,} training images "
-            + (f"in {config.data}" if config.data else "drawn on the fly"),
-            "head": f"{config.head}, {model.head.describe()}",
-            "groups": groups + ("" if model.head.has_groups else "; used only to report accuracy/group"),
-            "parameters": "; ".join(f"{part} {count:,}" for part, count in parameter_table(model).items()),
-            "steps": f"{total_steps:,} of {plan.effective_batch:,} images; {plan.steps_per_epoch:,} an epoch",
-            "ceiling": f"{ceiling:.1%}, the most that any classifier can reach on these images",
-        },
-    )
+    ceiling = train_images.ceiling() if runtime.is_main else None
+    facts = {"data": f"{num_classes:,} classes, {len(train_images):,} training images {source.where}"}
+    if source.notes:
+        facts["note"] = "; ".join(source.notes)
+    if config.backbone != "cnn":
+        facts["backbone"] = f"{config.backbone} on {size} x {size} pixels, weights {config.weights}"
+    facts["head"] = f"{config.head}, {model.head.describe()}"
+    facts["groups"] = f"{partition.num_groups} of at most {partition.group_size} classes ({config.grouping})"
+    if not model.head.has_groups:
+        facts["groups"] += "; used only to report accuracy/group"
+    facts["parameters"] = "; ".join(f"{part} {count:,}" for part, count in parameter_table(model).items())
+    facts["steps"] = f"{total_steps:,} of {plan.effective_batch:,} images; {plan.steps_per_epoch:,} an epoch"
+    if ceiling is not None:
+        facts["ceiling"] = f"{ceiling.overall:.1%}, the most that any classifier can reach on these images"
+    run.introduce(book, facts)
     if run.has_nothing_to_do(book):
         return
 
@@ -152,7 +163,9 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     if config.compile:
         model.compile()
     learner = runtime.replicate(model)
-    batches = iter(image_batches(train_images, plan.batches(run.step, total_steps), workers, runtime))
+    augmentation = Augmentation(config.augment, config.flip, size, config.seed)
+    steps = range(run.step, total_steps)
+    batches = iter(training_batches(train_images, plan, steps, workers, runtime, augmentation))
     tally = Tally(("loss", "group_loss", "member_loss"), runtime)
     window = Window("images", run.step, total_steps, stop, runtime)
     reason = None  # to stop early
@@ -190,7 +203,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         waiting = {"speed/data_wait_fraction": report.wait_fraction}
         book.scalars(run.step, {**report.scalars(lr), **waiting}, **axes)
         scored = f"{run.metrics['accuracy/overall']:.1%}" if run.metrics else "-"
-        book.progress(report.line(f"accuracy {scored}"))
+        book.progress(report.phrases(f"accuracy {scored}"))
 
         # ----------------------------------------------------------------------------------------------------
         # Evaluate and save
@@ -200,13 +213,14 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         if evaluating:
             my_batches = in_batches(my_validation, config.batch_size)
             loader = image_batches(validation_images, my_batches, workers, runtime)
+            runtime.share(model.buffers())  # of batch norms, which every rank has seen other images with
             result = evaluate(model, loader, partition, runtime)
             if not math.isfinite(result.loss):
                 raise not_finite("validation loss", run.step)
             run.metrics = {
                 "loss/validation": result.loss,
                 **result.accuracies(),
-                "accuracy/ceiling": ceiling,
+                **({"accuracy/ceiling": ceiling.overall} if ceiling else {}),
                 **{f"attribute/{name}": share for name, share in result.attributes(space).items()},
             }
             accuracy = run.metrics["accuracy/overall"]
@@ -214,9 +228,9 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
             if runtime.is_main:
                 pictures, true = validation_images.batch(my_validation[:EXAMPLES])
                 guessed = result.predicted[: len(true)]  # in the result, rank 0's images come first
-                book.figure("examples", example_grid(pictures, true, guessed, space), run.step)
-                for name in (name for name in CONFUSED if len(space.options[name]) > 1):
-                    matrix = confusion_figure(name, result.target, result.predicted, space)
+                grid = example_grid(pictures, true, guessed, train_images.classes if space is None else space)
+                book.figure("examples", grid, run.step)
+                for name, matrix in confusion_figures(result.target, result.predicted, space).items():
                     book.figure(f"confusion/{name}", matrix, run.step)
             score = [accuracy, -result.loss]  # the loss chooses among equals
             if run.best is None or score > run.best:
@@ -225,7 +239,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
             run.save_last()
             book.say(
                 f"step {run.step:,}: validation loss {result.loss:.3f}, group "
-                f"{run.metrics['accuracy/group']:.1%}, accuracy {accuracy:.1%} of {ceiling:.1%}"
+                f"{run.metrics['accuracy/group']:.1%}, accuracy {accuracy:.1%}"
+                + (f" of {ceiling.overall:.1%}" if ceiling else "")
             )
             reason = reason or stop.agreed_reason(runtime)  # this step need not be evaluated twice
         window.restart()

@@ -19,10 +19,11 @@ from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, PreTrainedConfig
 
 from lm.config import TrainConfig
 from lm.model import CompressedLM, CompressedLMConfig, token_order
-from lm.text.corpus import Corpus, default_cache, open_corpus, pieces
+from lm.text.corpus import Corpus, open_corpus, pieces
 from lm.text.sources import Source, open_source
 from lm.text.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer, vocab_size_of
 from sqrtvocab import Head, HeadCost, Partition
+from sqrtvocab.cache import default_cache
 from sqrtvocab.heads import head_class, make_head
 from sqrtvocab.training import BatchPlan, RunFolder, Runtime, UserError, write_text
 from sqrtvocab.training.memory import ADAM, require_free, require_memory

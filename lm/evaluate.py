@@ -1,4 +1,4 @@
-"""How well a language model predicts and how varied it writes; `eval_lm`."""
+"""How well a language model predicts and how varied its writing is; `eval_lm`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from lm.generate import continue_stories, fitting
 from lm.model import IGNORED, CompressedLM
 from lm.runs import TrainedRun, load_run, read_partition
 from lm.stories.openings import SAMPLE_PROMPTS
-from lm.text.corpus import Tokens, default_cache, open_corpus
+from lm.text.corpus import Tokens, open_corpus
 from lm.text.sources import open_source
 from sqrtvocab import Partition
+from sqrtvocab.cache import default_cache
 from sqrtvocab.training import Runtime, UserError, open_runtime, write_json
 
 
@@ -47,7 +48,7 @@ class Evaluation:
         """For TensorBoard."""
         return {
             "loss/validation": self.loss,
-            "loss/validation_group": self.group_loss,
+            **({"loss/validation_group": self.group_loss} if self.group_loss else {}),
             "loss/validation_member": self.member_loss,
             "perplexity/validation": self.perplexity,
             "accuracy/token": self.token_accuracy,
@@ -106,7 +107,7 @@ def evaluate(
     return Evaluation(int(count), *(total / count for total in totals))
 
 
-# ---- how varied it writes ----
+# ---- how varied its writing is ----
 
 
 def distinct(texts: Sequence[str], n: int) -> float:

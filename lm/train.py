@@ -212,7 +212,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         perplexity = {"perplexity/train": math.exp(min(report.loss, 700.0))}
         book.scalars(run.step, {**report.scalars(lr), **perplexity}, **axes)
         scored = f"{run.metrics['loss/validation']:.3f}" if run.metrics else "-"
-        book.progress(report.line(f"validation {scored}"))
+        book.progress(report.phrases(f"validation {scored}"))
 
         # ----------------------------------------------------------------------------------------------------
         # Evaluate, save, tell stories

@@ -21,11 +21,12 @@ import torch
 import tyro
 from torch import Tensor
 
-from classifier.cnn import Classifier, Encoder, make_classifier, make_partition
+from classifier.cnn import Encoder
 from classifier.config import EMBEDDING, TrainConfig
 from classifier.data import image_batches, open_images
+from classifier.model import Classifier, make_classifier
 from scripts.common.command import json_problems, run_script
-from sqrtvocab import make_head
+from sqrtvocab import Partition, make_head
 from sqrtvocab.atomic import write_json
 from sqrtvocab.errors import UserError
 from sqrtvocab.flags import at_least
@@ -107,14 +108,12 @@ def interleaved(candidates: dict[str, Callable[[], Timing]], rounds: int) -> dic
 def bench_images(config: Config, runtime: Runtime) -> tuple[dict[str, float], list[Batch]]:
     """Images drawn while training, against images that are all there. Returns some images, too."""
     settings = TrainConfig(workers=config.workers)
-    images = open_images(settings, "train")
+    images = open_images(settings)["train"]
     plan = BatchPlan(len(images), config.batch_size, config.accumulate, seed=0)
     items, workers = plan.effective_batch, settings.num_workers(runtime.device.type, 1)
     loader = iter(image_batches(images, plan.batches(0, plan.steps_per_epoch), workers, runtime))
     ready_batches = [next(loader) for _ in range(config.accumulate)]
-    learner = Learner(
-        make_classifier("grouped", make_partition(settings.space(), "aligned", None, 0)), runtime
-    )
+    learner = Learner(make_classifier("grouped", Partition.aligned(settings.space().radices)), runtime)
 
     def step_with_drawn() -> Timing:
         for _ in range(4 * workers):  # those drawn ahead while the other candidate was being timed
@@ -144,7 +143,7 @@ def bench_images(config: Config, runtime: Runtime) -> tuple[dict[str, float], li
 def bench_heads(config: Config, runtime: Runtime, batches: list[Batch]) -> dict[str, dict[str, float]]:
     """A step with the grouped and the flat head over all classes, against a 10-class linear head."""
     space = TrainConfig().space()
-    partition = make_partition(space, "aligned", None, 0)
+    partition = Partition.aligned(space.radices)
     items = config.batch_size * config.accumulate
     models = {
         "linear, 10 classes": Classifier(Encoder(), make_head("flat", EMBEDDING, 10)),

@@ -1,26 +1,27 @@
-"""Map-style torch datasets. torch is imported when the first tensor is asked for, not before."""
+"""Map-style datasets as torchvision has them. They import torch, without which the command line does."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map  # torch's documented way
+from torchvision.datasets import VisionDataset
 
 from shapesgen.attributes import AttributeSpace, IntArray
+from shapesgen.ceiling import Ceiling, ceiling
 from shapesgen.choices import RotationCue, Sampling, Split
 from shapesgen.kernel import SIDE
 from shapesgen.recipe import Recipe, check_split
 from shapesgen.renderer import Images
-
-if TYPE_CHECKING:
-    from torch.utils.data import Dataset
-
-    _Base = Dataset[tuple[Any, Any]]
-else:  # a map-style dataset needs methods, not a base class: torch stays out until a tensor is asked for
-    _Base = object
 
 
 class ClassNames(Sequence[str]):
@@ -40,17 +41,19 @@ class ClassNames(Sequence[str]):
         return self._space.class_name(index % len(self))
 
 
-class MapStyle(_Base):
-    """What both datasets share: samples, batches and transforms on top of `batch`."""
+class MapStyle(VisionDataset[tuple[Any, Any]]):
+    """What all datasets share: samples, batches and transforms on top of `batch` and `locate`."""
 
     recipe: Recipe
     split: Split
 
     def __init__(
-        self, transform: Callable[[Any], Any] | None, target_transform: Callable[[int], Any] | None
+        self,
+        transform: Callable[[Any], Any] | None,
+        target_transform: Callable[[int], Any] | None,
+        root: Path | None = None,
     ) -> None:
-        self.transform = transform
-        self.target_transform = target_transform
+        super().__init__(root, transform=transform, target_transform=target_transform)
 
     def __len__(self) -> int:
         return self.recipe.size(self.split)
@@ -60,9 +63,33 @@ class MapStyle(_Base):
         are put into `out` if given."""
         raise NotImplementedError
 
+    def locate(self, indices: npt.ArrayLike) -> tuple[IntArray, IntArray]:
+        """The class ids [N] and instances [N] that the recipe has at `indices` [N]."""
+        return self.recipe.locate(self.split, indices)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of every image."""
+        return SIDE, SIDE, 3
+
     @property
     def space(self) -> AttributeSpace:
         return self.recipe.space
+
+    @property
+    def labels(self) -> IntArray:
+        """[len] the class of each image."""
+        return self.locate(np.arange(len(self)))[0]
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the images, as plain settings: another seed, other options or another sampling
+        differ."""
+        recipe = self.recipe.to_config()
+        return {name: ",".join(kept) for name, kept in recipe.pop("attributes").items()} | recipe
+
+    def ceiling(self) -> Ceiling:
+        """The most that any classifier can reach: classes that look the same cannot be told apart."""
+        return ceiling(self.space, self.recipe.rotation_cue)
 
     @property
     def classes(self) -> Sequence[str]:
@@ -86,12 +113,8 @@ class MapStyle(_Base):
         if self.target_transform is not None:
             targets = [self.target_transform(label) for label in targets]
         if self.transform is None:
-            import torch
-
             samples: Any = torch.from_numpy(arrays).permute(0, 3, 1, 2)  # [N, 3, 100, 100]
         else:
-            from PIL import Image
-
             samples = [self.transform(Image.fromarray(image)) for image in arrays]
         return list(zip(samples, targets, strict=True))
 
@@ -104,12 +127,8 @@ class Batch(Sequence[Sample]):
     """The samples of a batch, kept together: `default_collate` takes the tensors as they are, which spares
     DataLoader to copy every image; whoever wants single samples gets them as from a list."""
 
-    def __init__(self, images: Any, labels: IntArray) -> None:
-        """images: tensor [N, 100, 100, 3]."""
-        import torch
-        from torch.utils.data._utils.collate import default_collate_fn_map  # torch's documented way
-
-        default_collate_fn_map[Sample] = _collate
+    def __init__(self, images: Tensor, labels: IntArray) -> None:
+        """images: [N, 100, 100, 3]."""
         self.images = images.permute(0, 3, 1, 2)  # [N, 3, 100, 100], channels last in memory
         self.labels = torch.from_numpy(labels)
 
@@ -125,16 +144,15 @@ class Batch(Sequence[Sample]):
 def _collate(batch: Sequence[Sample], *, collate_fn_map: Any = None) -> Any:
     if isinstance(batch, Batch):
         return [batch.images, batch.labels]
-    from torch.utils.data import default_collate  # samples from several batches, or one by one
-
-    return default_collate([tuple(sample) for sample in batch])
+    return default_collate([tuple(sample) for sample in batch])  # from several batches, or one by one
 
 
-def _tensor(count: int) -> Any:
+default_collate_fn_map[Sample] = _collate
+
+
+def _tensor(count: int) -> Tensor:
     """Uninitialised images [count, 100, 100, 3]: in a DataLoader worker in the shared memory in which they
     will travel, as torch's own `default_collate` does it."""
-    import torch
-
     shape = (count, SIDE, SIDE, 3)
     if torch.utils.data.get_worker_info() is None:
         return torch.empty(shape, dtype=torch.uint8)
@@ -174,5 +192,5 @@ class ShapesDataset(MapStyle):
             raise ValueError(f"images_per_class={images_per_class} leaves none for {split}; use at least 3")
 
     def batch(self, indices: npt.ArrayLike, out: Images | None = None) -> tuple[Images, IntArray]:
-        class_ids, instances = self.recipe.locate(self.split, np.asarray(indices))
+        class_ids, instances = self.locate(indices)
         return self.recipe.render(class_ids, instances, out), class_ids

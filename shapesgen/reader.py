@@ -42,7 +42,7 @@ class ShapesParquet(MapStyle):
     ) -> None:
         """Raises UserError if the folder holds no finished Parquet set, DamagedShardError if a shard of
         the split is missing or has another size than it should."""
-        super().__init__(transform, target_transform)
+        super().__init__(transform, target_transform, Path(folder))
         self.split = check_split(split)
         self.folder = Path(folder)
         self.recipe, form, records = read_manifest(self.folder)
@@ -62,6 +62,9 @@ class ShapesParquet(MapStyle):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": {}}  # maps do not travel; the other process makes its own
+
+    def locate(self, indices: npt.ArrayLike) -> tuple[IntArray, IntArray]:
+        return super().locate(self.recipe.shuffle(self.split, indices))
 
     def batch(self, indices: npt.ArrayLike, out: Images | None = None) -> tuple[Images, IntArray]:
         indices = np.asarray(indices, np.int64)

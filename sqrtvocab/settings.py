@@ -216,11 +216,16 @@ Config = TypeVar("Config", bound=RunFlags)
 
 
 def parse_run_flags(
-    kind: type[Config], presets: Mapping[str, Config], *, lists: tuple[str, ...] = ()
+    kind: type[Config],
+    presets: Mapping[str, Config],
+    *,
+    lists: tuple[str, ...] = (),
+    default: Config | None = None,
 ) -> Config:
     """The flags of a trainer. Their defaults are those of `--preset`, or of the run in `--resume PATH`.
 
     Args:
+        default: what they are without either.
         lists: fields whose flag may be repeated. Given at all, it replaces what the preset has: tyro alone
             would add to that.
 
@@ -229,7 +234,7 @@ def parse_run_flags(
     """
     with one_line_errors(kind.PROGRAM):
         given = peek_flags("--preset", "--resume", *map(flag, lists))
-        default = presets.get(str(given["--preset"]), kind())  # a wrong name is tyro's to report
+        default = presets.get(str(given["--preset"]), default or kind())  # a wrong name is tyro's to report
         if given["--resume"] not in (None, "auto"):
             run = Path(str(given["--resume"]))
             if given["--preset"] is not None:

@@ -101,13 +101,6 @@ class Corpus:
     validation: Tokens
 
 
-def default_cache() -> Path:
-    """`$SQRTVOCAB_CACHE`, or `sqrtvocab` in the user's cache folder."""
-    if folder := os.environ.get("SQRTVOCAB_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sqrtvocab"
-
-
 def open_corpus(source: Source, tokenizer: TextTokenizer, cache: Path, say: Say) -> Corpus:
     """The tokenised source, from the cache if nothing has changed, else tokenised now.
 

@@ -6,7 +6,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,16 +86,22 @@ class Logbook:
         for summary in hparams(plain, dict(metrics)):
             self._events.add(summary)
 
-    def progress(self, line: str) -> None:
-        """Replace the live line on a terminal; into a file or pipe print it now and then."""
+    def progress(self, phrases: Sequence[str]) -> None:
+        """Replace the live line on a terminal by as many phrases as fit it; into a file or pipe print them
+        all, now and then."""
         if self._events is None:
             return
         if self._live:
             width = shutil.get_terminal_size().columns - 1
-            print(f"\r{line[:width]:<{width}}", end="", file=sys.stderr, flush=True)
+            line = phrases[0][:width]
+            for phrase in phrases[1:]:
+                if len(line) + 2 + len(phrase) > width:
+                    break
+                line += f"  {phrase}"
+            print(f"\r{line:<{width}}", end="", file=sys.stderr, flush=True)
         elif time.monotonic() - self._printed >= _QUIET_SECONDS:
             self._printed = time.monotonic()
-            print(line, file=sys.stderr, flush=True)
+            print("  ".join(phrases), file=sys.stderr, flush=True)
 
     def say(self, line: str) -> None:
         """Print a line that stays, clear of the live one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from sqrtvocab.training.run_folder import RunFolder, begin_run, require_same_run
 from sqrtvocab.training.runtime import Runtime
 
 MAY_CHANGE = ("lr", "schedule", "warmup_steps")  # on resuming: a lower --lr after a loss that was not finite
-Document = str | Mapping[str, Any] | Callable[[Mapping[str, Any], Mapping[str, Any]], str]
+Document = str | Mapping[str, Any] | Sequence[Any] | Callable[[Mapping[str, Any], Mapping[str, Any]], str]
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -105,6 +105,13 @@ class Runtime:
         parts: list[Tensor] = [rows] * self.world_size
         dist.all_gather_object(parts, rows.cpu())
         return torch.cat(parts)
+
+    def share(self, buffers: Iterable[Tensor]) -> None:
+        """Overwrite the floating-point ones among `buffers` with those of rank 0."""
+        if self.world_size > 1:
+            for buffer in buffers:
+                if buffer.is_floating_point():
+                    dist.broadcast(buffer, 0)
 
     def barrier(self) -> None:
         """Wait for all ranks."""

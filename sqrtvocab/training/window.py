@@ -34,22 +34,28 @@ class Report:
 
     def scalars(self, lr: float) -> dict[str, float]:
         """For TensorBoard."""
+        # A head without groups has no group loss; a curve at 0.000 would look like winning.
+        parts = {"loss/group": self.group_loss, "loss/member": self.member_loss} if self.group_loss else {}
         return {
             "loss/train": self.loss,
-            "loss/group": self.group_loss,
-            "loss/member": self.member_loss,
+            **parts,
             "learning_rate": lr,
             f"speed/{self.unit}_per_s": self.speed,
             "memory/peak": self.memory,
         }
 
-    def line(self, score: str) -> str:
-        """For the terminal."""
-        return (
-            f"step {self.step:,}/{self.total_steps:,}  "
-            f"loss {self.loss:.3f} (group {self.group_loss:.3f} + member {self.member_loss:.3f})  {score}  "
-            f"{self.speed:,.0f} {self.unit}/s  ETA {self.time_left}  peak {self.memory:.1f} GiB"
-        )
+    def phrases(self, score: str) -> list[str]:
+        """For the terminal, the most important first."""
+        parts = [f"group {self.group_loss:.3f} + member {self.member_loss:.3f}"] if self.group_loss else []
+        return [
+            f"step {self.step:,}/{self.total_steps:,}",
+            f"loss {self.loss:.3f}",
+            score,
+            f"ETA {self.time_left}",
+            f"{self.speed:,.0f} {self.unit}/s",
+            *parts,
+            f"peak {self.memory:.1f} GiB",
+        ]
 
 
 class Window:

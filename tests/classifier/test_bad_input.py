@@ -12,7 +12,7 @@ Usage = namedtuple("Usage", "total used free")
 
 def test_no_such_data_folder(train, complaint, tmp_path):
     line = complaint(train("--data", tmp_path / "none", "--out", tmp_path / "r"))
-    assert line.startswith(f"train_classifier: --data {tmp_path}/none: no such folder")
+    assert line.startswith(f"train_classifier: --data {tmp_path}/none: no such file or folder")
     assert f"`shapesgen render --out {tmp_path}/none`" in line
     assert not (tmp_path / "r").exists()
 
@@ -224,7 +224,9 @@ def test_images_with_other_labels(train, complaint, rendered, tmp_path):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_shard_found_damaged_in_mid_run(train, rendered, tmp_path, monkeypatch, workers):
-    monkeypatch.setattr("classifier.data._check_labels", lambda images, config: None)  # which would find it
+    monkeypatch.setattr(
+        "classifier.images.shapes.check_labels", lambda images, folder: None
+    )  # which would find it
     folder = tmp_path / "images"
     shutil.copytree(rendered, folder)
     (shard,) = (folder / "data").glob("train-*")

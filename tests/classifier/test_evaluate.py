@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from classifier.cnn import Classifier, Encoder, make_classifier, make_partition
+from classifier.cnn import Encoder
 from classifier.config import TrainConfig
 from classifier.evaluate import evaluate
+from classifier.model import Classifier, make_classifier
 from shapesgen import ShapesDataset
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import HEADS, Partition
@@ -46,7 +47,7 @@ def test_scores_equal_a_count_on_the_dense_distribution(alone, head, num_groups)
 @pytest.mark.parametrize(
     ("flags", "options"),
     [
-        (("--head", "factored"), {"radices": (2, 1, 1, 12, 2, 1, 1, 1)}),
+        (("--head", "factored"), {}),
         (("--modulation", "both"), {"modulation": "both"}),
         (("--head", "flat", "--chunk-size", 3), {"chunk_size": 3}),
         (("--head", "grouped-low-rank", "--rank", 5), {"rank": 5}),
@@ -57,7 +58,7 @@ def test_a_run_with_options_of_its_head_is_scored(train, score, tmp_path, flags,
     result = train(*flags, "--max-steps", 1, "--out", out)
     assert result.code == 0, result.err
     config = json.loads((out / "config.json").read_text())
-    assert TrainConfig.from_json(config).head_options() == options
+    assert TrainConfig.from_json(config).given_head_options() == options
     result = score(out, "--split", "validation", "--images", 12)
     assert result.code == 0, result.err
     scored = json.loads((out / "eval-validation.json").read_text())
@@ -68,8 +69,11 @@ def test_a_run_with_options_of_its_head_is_scored(train, score, tmp_path, flags,
 
 def test_settings_of_older_runs_are_read(finished):
     config = json.loads((finished / "config.json").read_text())
-    del config["modulation"], config["rank"], config["chunk_size"]
-    assert TrainConfig.from_json(config).head_options() == {}
+    for name in TrainConfig.ADDED_LATER:
+        del config[name]
+    older = TrainConfig.from_json(config)
+    assert older.given_head_options() == {}
+    assert (older.backbone, older.image_size, older.augment) == ("cnn", 100, "none")
     del config["head"]
     with pytest.raises(UserError, match="'head' is missing"):
         TrainConfig.from_json(config)
@@ -97,7 +101,7 @@ def test_attributes_are_counted_one_by_one(alone):
         opacity=1,
         border="solid",
     )
-    partition = make_partition(space, "aligned", None, 0)
+    partition = Partition.aligned(space.radices)
 
     class Oracle(Classifier):
         """Right for the first image; wrong in the rotation for the second."""
@@ -148,15 +152,16 @@ def test_naming_a_picture(score, finished, tmp_path):
     assert all(row.split()[2] in ("circle", "star") for row in rows)
 
 
-def test_pictures_that_do_not_fit(score, complaint, finished, tmp_path):
+def test_pictures_that_cannot_be_named(score, complaint, finished, tmp_path):
     def name(path):
         return complaint(score(finished, "--image", path))
 
     assert "no such file" in name(tmp_path / "none.png")
     (tmp_path / "text.png").write_text("not a picture")
     assert "not a readable picture" in name(tmp_path / "text.png")
-    Image.new("RGB", (64, 48)).save(tmp_path / "small.png")
-    assert "has 64 x 48 pixels, the model reads 100 x 100" in name(tmp_path / "small.png")
+    Image.new("RGB", (20, 20)).save(tmp_path / "cut.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:60])
+    assert "not a readable picture" in name(tmp_path / "cut.png")
 
 
 def test_transparency_is_white(score, finished, tmp_path):

@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from classifier.cnn import Encoder, make_classifier, make_partition, parameter_table
+from classifier.cnn import Encoder
 from classifier.config import TrainConfig
 from classifier.data import image_batches, in_batches, open_images, sample_of
 from classifier.figures import confusion_figure, example_grid
+from classifier.model import make_classifier, make_partition, parameter_table
 from classifier.presets import PRESETS
 from shapesgen.attributes import AttributeSpace
+from sqrtvocab import Partition
 
 
 def test_the_encoder_is_the_papers_network():
@@ -44,8 +46,12 @@ def test_white_is_nothing():
     assert not seen[0].any()
 
 
+def grouped(space, grouping):
+    return make_partition(space.num_classes, grouping, None, 0, space.radices)
+
+
 def test_with_one_seed_every_head_begins_with_the_same_encoder():
-    partition = make_partition(AttributeSpace.only({"shape": ["circle", "star"]}), "aligned", None, 0)
+    partition = Partition.aligned(AttributeSpace.only({"shape": ["circle", "star"]}).radices)
     weights = []
     for head in ("grouped", "flat", "adaptive"):
         torch.manual_seed(7)
@@ -58,7 +64,7 @@ def test_parameters_of_the_papers_run():
     space = AttributeSpace.full()
     with torch.device("meta"):
         table = {
-            (head, grouping): parameter_table(make_classifier(head, make_partition(space, grouping, None, 0)))
+            (head, grouping): parameter_table(make_classifier(head, grouped(space, grouping)))
             for head, grouping in (("grouped", "index"), ("grouped", "aligned"), ("flat", "aligned"))
         }
     flat = 184_320 * 513
@@ -74,7 +80,7 @@ def test_parameters_of_the_papers_run():
 
 @pytest.mark.parametrize(("grouping", "groups"), [("aligned", 384), ("index", 429), ("random", 429)])
 def test_groupings(grouping, groups):
-    assert make_partition(AttributeSpace.full(), grouping, None, 0).num_groups == groups
+    assert grouped(AttributeSpace.full(), grouping).num_groups == groups
 
 
 def test_defaults_are_the_papers():
@@ -124,7 +130,7 @@ def tiny():
     config = TrainConfig(
         only=("shape=circle,star", "size=huge", "rotation=0", "texture=none"), images_per_class=3
     )
-    return config, open_images(config, "validation")
+    return config, open_images(config)["validation"]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

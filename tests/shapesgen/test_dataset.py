@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, default_collate
+from torchvision.datasets import VisionDataset
 
 from shapesgen import AttributeSpace, ShapesDataset, render
 
@@ -105,6 +106,18 @@ def test_bad_settings_are_named() -> None:
         ShapesDataset("test", images_per_class=2)
 
 
-def test_importing_it_does_not_import_torch() -> None:
-    code = "import sys, shapesgen.dataset; sys.exit('torch' in sys.modules)"
+def test_they_are_torchvisions() -> None:
+    data = ShapesDataset(space=SMALL)
+    assert isinstance(data, VisionDataset)
+    assert f"Number of datapoints: {len(data)}" in repr(data)
+
+
+def test_labels_are_those_of_the_samples() -> None:
+    data = ShapesDataset("validation", space=SMALL, sampling="random")
+    assert data.labels.tolist() == [label for _, label in data]  # type: ignore[attr-defined]
+
+
+def test_the_command_line_does_not_import_torch() -> None:
+    modules = "cli, writer, verifier, preview, ceiling, recipe"
+    code = f"import sys, shapesgen; from shapesgen import {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

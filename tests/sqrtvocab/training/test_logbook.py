@@ -75,7 +75,7 @@ def test_other_ranks_write_nothing(tmp_path, capsys):
     book.text("a", "b")
     book.figure("c", Figure(), 1)
     book.hparams({}, {})
-    book.progress("line")
+    book.progress(["line"])
     book.say("line")
     book.close()
     assert list(tmp_path.iterdir()) == []
@@ -86,8 +86,8 @@ def test_other_ranks_write_nothing(tmp_path, capsys):
 def test_the_live_line(tmp_path, capsys, monkeypatch, terminal):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal, raising=False)
     book = Logbook(tmp_path)
-    book.progress("one")
-    book.progress("two")
+    book.progress(["one"])
+    book.progress(["two"])
     book.say("a line that stays")
     book.close()
     err = capsys.readouterr().err
@@ -97,6 +97,20 @@ def test_the_live_line(tmp_path, capsys, monkeypatch, terminal):
         assert "\r\x1b[Ka line that stays\n" in err
     else:
         assert err == "one\na line that stays\n"  # a log file is spared all but a line now and then
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [(80, "step 5  loss 1.5  ETA 0:10"), (17, "step 5  loss 1.5"), (10, "step 5"), (4, "ste")],
+)
+def test_the_live_line_fits_the_terminal(tmp_path, capsys, monkeypatch, columns, shown):
+    """The most important first, and no phrase cut in two."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    book = Logbook(tmp_path)
+    book.progress(["step 5", "loss 1.5", "ETA 0:10"])
+    assert capsys.readouterr().err == f"\r{shown:<{columns - 1}}"
+    book.close()
 
 
 def test_records_are_plain_json(tmp_path):

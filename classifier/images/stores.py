@@ -1,0 +1,154 @@
+"""Where encoded pictures lie: files of their own, or rows of Parquet files. Read by number, in any order."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from classifier.images.decode import PictureError
+from classifier.images.protocol import IntArray
+
+
+class Store(Protocol):
+    """Encoded pictures, numbered from 0. Cheap to send to another process."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: IntArray) -> Store:
+        """Some of the pictures."""
+
+    def read(self, index: int) -> bytes:
+        """One picture. Raises PictureError if it cannot be read."""
+
+    def name(self, index: int) -> str:
+        """Where a picture lies, for messages."""
+
+    def contents(self) -> str:
+        """Digest of what can be told without reading it: sizes. The same after a move of the data."""
+
+    def fingerprint(self) -> str:
+        """Another one means that pictures may have changed: names, sizes, times of the last change."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Pictures in files of their own."""
+
+    root: Path
+    names: Sequence[str]  # relative to the root, or absolute
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, indices: IntArray) -> Files:
+        return Files(self.root, [self.names[i] for i in indices])
+
+    def read(self, index: int) -> bytes:
+        try:
+            return (self.root / self.names[index]).read_bytes()
+        except OSError as error:
+            raise PictureError(error.strerror or str(error)) from error
+
+    def name(self, index: int) -> str:
+        return self.names[index]
+
+    def contents(self) -> str:
+        return digest(str(size) for size, _ in self._stats)
+
+    def fingerprint(self) -> str:
+        stats = zip(self.names, self._stats, strict=True)
+        return digest(f"{name}\0{size}\0{time}" for name, (size, time) in stats)
+
+    @cached_property
+    def _stats(self) -> list[tuple[int, int]]:
+        """Size and time of the last change. What a table lists need not be there: that is found out when the
+        pictures are read."""
+        stats = []
+        for name in self.names:
+            try:
+                stat = os.stat(self.root / name)
+                stats.append((stat.st_size, stat.st_mtime_ns))
+            except OSError:
+                stats.append((-1, 0))
+        return stats
+
+
+@dataclass
+class Rows:
+    """Pictures in a column of Parquet files: bytes, or a struct with a field `bytes`.
+
+    A row group is read at once and kept for the next picture: quick from front to back, slow at random.
+    """
+
+    files: Sequence[Path]
+    column: str
+    file: IntArray  # [N] which file
+    row: IntArray  # [N] which row of it
+
+    def __post_init__(self) -> None:
+        self._open: dict[int, Any] = {}
+        self._group: tuple[int, int, Any] = (-1, -1, None)  # file, row group, its pictures
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_open": {}, "_group": (-1, -1, None)}
+
+    def take(self, indices: IntArray) -> Rows:
+        return Rows(self.files, self.column, self.file[indices], self.row[indices])
+
+    def read(self, index: int) -> bytes:
+        import pyarrow as pa
+
+        try:
+            picture = self._pictures(int(self.file[index]), int(self.row[index]))
+        except (OSError, pa.ArrowException) as error:
+            raise PictureError(" ".join(str(error).split())[:100]) from error
+        if picture is None:
+            raise PictureError("there is no picture in this row")
+        return picture
+
+    def _pictures(self, file: int, row: int) -> bytes | None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if file not in self._open:
+            parquet = pq.ParquetFile(self.files[file])
+            sizes = [parquet.metadata.row_group(g).num_rows for g in range(parquet.num_row_groups)]
+            self._open[file] = parquet, np.cumsum(sizes)
+        parquet, ends = self._open[file]
+        group = int(np.searchsorted(ends, row, side="right"))
+        if self._group[:2] != (file, group):
+            pictures = parquet.read_row_group(group, columns=[self.column])[self.column].combine_chunks()
+            if pa.types.is_struct(pictures.type):
+                pictures = pictures.field("bytes")
+            self._group = file, group, pictures
+        start = int(ends[group - 1]) if group else 0
+        return self._group[2][row - start].as_py()
+
+    def name(self, index: int) -> str:
+        return f"{self.files[self.file[index]].name}, row {self.row[index]}"
+
+    def contents(self) -> str:
+        return digest(str(path.stat().st_size) for path in self.files)
+
+    def fingerprint(self) -> str:
+        stats = ((path.name, path.stat()) for path in self.files)
+        rows = hashlib.sha256(self.file.tobytes() + self.row.tobytes()).hexdigest()
+        return digest([self.column, rows, *(f"{n}\0{s.st_size}\0{s.st_mtime_ns}" for n, s in stats)])
+
+
+def digest(lines: Iterable[str]) -> str:
+    """SHA-256 of the lines."""
+    total = hashlib.sha256()
+    for line in lines:
+        total.update(line.encode("utf-8", "surrogateescape") + b"\n")
+    return total.hexdigest()

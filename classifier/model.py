@@ -1,0 +1,120 @@
+"""A classifier: an encoder by name, groups of classes, and a head of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from classifier.backbones import Backbone
+from classifier.cnn import FILTERS, Encoder
+from sqrtvocab import Head, HeadOutput, Partition, make_head
+from sqrtvocab.errors import UserError
+from sqrtvocab.heads.registry import HEADS
+from sqrtvocab.training import BatchPlan, Runtime
+from sqrtvocab.training.memory import ADAM, require_memory
+
+
+class Classifier(nn.Module):
+    """An encoder and a head over its embeddings."""
+
+    def __init__(self, encoder: Encoder | Backbone, head: Head) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def forward(self, images: Tensor, target: Tensor, reduction: str = "mean") -> HeadOutput:
+        """uint8 [N, C, height, width] and classes [N] -> the losses (see `sqrtvocab.HeadOutput`)."""
+        return self.head(self.encoder(images), target, reduction=reduction)
+
+
+def make_partition(
+    num_classes: int, grouping: str, num_groups: int | None, seed: int, radices: Sequence[int] | None = None
+) -> Partition:
+    """The groups that `--grouping` names; see `classifier.config.TrainConfig`.
+
+    Args:
+        radices: the options of each attribute, if the classes are made of attributes.
+
+    Raises:
+        UserError: if there are more groups than classes, or nothing to align them by.
+    """
+    if num_groups is not None and num_groups > num_classes:
+        raise UserError(f"--num-groups {num_groups}: there are only {num_classes} classes")
+    if grouping == "aligned":
+        if radices is None:
+            raise UserError(
+                "--grouping aligned: nothing tells how these classes are made; use index or random"
+            )
+        return Partition.aligned(radices)
+    if grouping == "random":
+        return Partition.random(num_classes, num_groups, seed=seed)
+    return Partition.identity(num_classes, num_groups)
+
+
+def make_classifier(
+    head: str,
+    partition: Partition,
+    encoder: Encoder | Backbone | None = None,
+    radices: Sequence[int] | None = None,
+    **options: Any,
+) -> Classifier:
+    """A new classifier over the classes of `partition`, which a head with groups takes as its own.
+
+    Args:
+        encoder: the paper's CNN if None. Made before the head: with one seed it must begin alike whatever the
+            head draws.
+        radices: see `make_partition`.
+        options: further options of the head's class.
+
+    Raises:
+        UserError: for options that do not fit the embedding or the classes.
+    """
+    encoder = Encoder() if encoder is None else encoder
+    offered = {"partition": partition, "radices": radices}
+    if radices is None and "radices" in HEADS[head].needs:
+        raise UserError(f"--head {head}: it needs classes that are made of attributes, and these are not")
+    try:
+        built = make_head(head, encoder.width, partition.num_classes, offered, **options)
+    except ValueError as error:
+        raise UserError(f"--head {head}: {error}") from error
+    return Classifier(encoder, built)
+
+
+def require_room(
+    model: Classifier, shape: tuple[int, int, int], batch_size: int, plan: BatchPlan, runtime: Runtime
+) -> None:
+    """Refuse micro-batches of images of `shape` (height, width, channels) that the memory of the CPU does not
+    hold.
+
+    Raises:
+        UserError: saying what a step takes.
+    """
+    if runtime.device.type != "cpu":  # a GPU says itself what it lacks
+        return
+    height, width, channels = shape
+    batch = min(batch_size, -(-plan.items(0) // plan.world_size))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    # What the first layer of the CNN alone hands on, or less than what all layers of any other model do.
+    features = batch * height * width * (FILTERS[0] if isinstance(model.encoder, Encoder) else 16)
+
+    def loss(twin: nn.Module) -> Tensor:
+        images = torch.zeros(batch, channels, height, width, dtype=torch.uint8)
+        with runtime.autocast():
+            return twin(images, torch.zeros(batch, dtype=torch.int64)).loss
+
+    def adam(twin: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adam(twin.parameters(), fused=True)
+
+    require_memory(model, adam, loss, ADAM * parameters + 4 * features, f"--batch-size {batch}")
+
+
+def parameter_table(model: Classifier) -> dict[str, int]:
+    """Parameters of the encoder and the head, and of the flat head it could have been."""
+    return {
+        "encoder": sum(parameter.numel() for parameter in model.encoder.parameters()),
+        "head": sum(parameter.numel() for parameter in model.head.parameters()),
+        "flat head, for comparison": model.head.num_classes * (model.encoder.width + 1),
+    }

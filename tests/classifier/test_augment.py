@@ -1,0 +1,77 @@
+"""Augmented images depend on (seed, epoch, image) and on nothing else."""
+
+import pytest
+import torch
+from torchvision.transforms import v2
+
+from classifier.augment import Augmentation
+
+SIZE = 24
+
+
+@pytest.fixture
+def images():
+    return torch.randint(256, (6, 3, SIZE, SIZE), dtype=torch.uint8).contiguous(
+        memory_format=torch.channels_last
+    )
+
+
+def test_nothing_is_nothing(images):
+    assert Augmentation("none", "none", SIZE, 0)(images, range(6), 0) is images
+
+
+@pytest.mark.parametrize("kind", ["shift", "standard"])
+@pytest.mark.parametrize("flip", ["none", "both"])
+def test_a_function_of_seed_epoch_and_image_alone(images, kind, flip):
+    augment = Augmentation(kind, flip, SIZE, seed=5)
+    together = augment(images, range(6), epoch=2)
+    assert together.shape == images.shape
+    assert together.dtype is torch.uint8
+    assert together.is_contiguous(memory_format=torch.channels_last)
+    order = [4, 1, 5]
+    assert torch.equal(augment(images[order], order, epoch=2), together[order])
+    assert not torch.equal(augment(images, range(6), epoch=3), together)
+    assert not torch.equal(Augmentation(kind, flip, SIZE, seed=6)(images, range(6), epoch=2), together)
+
+
+def test_images_of_a_batch_are_changed_each_in_its_own_way(images):
+    same = images[:1].expand(6, -1, -1, -1).contiguous(memory_format=torch.channels_last)
+    changed = Augmentation("shift", "none", SIZE, 0)(same, range(6), 0)
+    assert len({image.numpy().tobytes() for image in changed}) > 3
+
+
+def test_the_trainings_draws_are_left_alone(images):
+    before = torch.get_rng_state()
+    Augmentation("standard", "both", SIZE, 0)(images, range(6), 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_shift_moves_whole_pixels(images):
+    limit = SIZE // 8
+    for index, (image, moved) in enumerate(
+        zip(images, Augmentation("shift", "none", SIZE, 1)(images, range(6), 0), strict=True)
+    ):
+        padded = v2.functional.pad(image, [limit] * 4, padding_mode="edge")
+        windows = [
+            padded[:, top : top + SIZE, left : left + SIZE]
+            for top in range(2 * limit + 1)
+            for left in range(2 * limit + 1)
+        ]
+        assert any(torch.equal(moved, window) for window in windows), index
+
+
+@pytest.mark.parametrize(
+    ("flip", "dims"), [("horizontal", [(2,)]), ("vertical", [(1,)]), ("both", [(2,), (1,), (1, 2)])]
+)
+def test_flips_only_where_asked(flip, dims):
+    images = torch.randint(256, (40, 1, 8, 8), dtype=torch.uint8)
+    seen = set()
+    for image, changed in zip(images, Augmentation("none", flip, 8, 0)(images, range(40), 0), strict=True):
+        ways = {(): image, **{dim: image.flip(dim) for dim in dims}}
+        seen.add(next(way for way, expected in ways.items() if torch.equal(changed, expected)))
+    assert seen == {(), *dims}
+
+
+def test_grey_images():
+    images = torch.randint(256, (3, 1, SIZE, SIZE), dtype=torch.uint8)
+    assert Augmentation("standard", "horizontal", SIZE, 0)(images, range(3), 0).shape == images.shape

@@ -202,16 +202,22 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         """As in `transformers`, but a checkpoint that lacks weights is refused, not filled up at random.
 
         Raises:
-            ValueError: naming the weights that the checkpoint lacks.
+            ValueError: naming the weights that the checkpoint lacks, or those of another shape.
         """
         wants_info = kwargs.pop("output_loading_info", False)
+        may_differ = kwargs.pop("ignore_mismatched_sizes", False)
         renamed = {
             rf"^head\.{re.escape(old)}$": f"head.{new}"
             for kind in HEADS.values()
             for old, new in kind.renamed.items()
         }
         kwargs["key_mapping"] = {**renamed, **(kwargs.get("key_mapping") or {})}
-        model, info = cast(Any, super()).from_pretrained(*args, output_loading_info=True, **kwargs)
+        model, info = cast(Any, super()).from_pretrained(
+            *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+        )
+        if (differing := sorted(info["mismatched_keys"])) and not may_differ:
+            shapes = [f"{name} is {list(saved)}, not {list(made)}" for name, saved, made in differing]
+            raise ValueError(f"the checkpoint does not fit the configuration: {'; '.join(shapes)}")
         if missing := sorted(info["missing_keys"]):
             raise ValueError(f"the checkpoint lacks weights of this model: {', '.join(missing)}")
         # The head was made on the meta device; moving it lets it choose the kernel for where it is now.

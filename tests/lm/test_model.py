@@ -429,6 +429,17 @@ def test_loaded_in_another_dtype_the_head_takes_a_kernel_that_fits(backbone_of, 
     assert abs(loaded(ids, labels=ids).loss - model(ids, labels=ids).loss) < 0.1
 
 
+def test_a_checkpoint_of_other_groups_is_refused(backbone_of, tmp_path):
+    make(backbone_of("gpt2")).save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"num_groups": null', '"num_groups": 7'))
+    with pytest.raises(
+        ValueError, match=r"does not fit the configuration: .*head\.shift is \[20, 20\], not \[7, 58\]"
+    ):
+        CompressedLM.from_pretrained(tmp_path)
+    assert CompressedLM.from_pretrained(tmp_path, ignore_mismatched_sizes=True).head.partition.num_groups == 7
+
+
 def test_a_checkpoint_that_lacks_weights_is_refused(backbone_of, tmp_path):
     from safetensors.torch import load_file, save_file
 

@@ -9,9 +9,9 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError
 
-from lm import sources
 from lm.stories.lexicon import GIRLS
 from lm.stories.write import stories, story
+from lm.text import sources
 from lm.text.sources import Files, built_in, lasting_name, open_source
 from lm.text.tokenizer import END
 from sqrtvocab.training import UserError

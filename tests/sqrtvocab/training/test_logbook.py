@@ -138,11 +138,7 @@ def written(tmp_path):
         (lambda data: data.replace(b"2.5", b"\xff.5"), 2, [1, 3, 4, 5]),  # no UTF-8
         (lambda data: data.replace(b'"step": 4', b'"stop": 4'), 4, [1, 2, 3, 5]),
         (lambda data: data.replace(b"\n", b" ", 1), 1, [3, 4, 5]),  # two records in a line
-        (
-            lambda data: data[:90] + bytes(60) + data[150:],
-            2,
-            [1, 4, 5],
-        ),  # from one line into the next but one
+        (lambda data: data[:60] + bytes(60) + data[120:], 2, [1, 4, 5]),  # two lines, and what parts them
         (lambda data: data[:-30] + bytes(30), 5, [1, 2, 3, 4]),  # the last line break, too
         (lambda data: b"[" * 100_000 + data[data.index(b"\n") :], 1, [2, 3, 4, 5]),
     ],

@@ -15,8 +15,9 @@ from sqrtvocab.settings import parse_run_flags
 
 def train_main() -> int:
     """`train_classifier`, also `python -m classifier.train`. Returns the exit code."""
-    data = peek_flags("--data")["--data"]
-    has_pictures = data is not None and Path(data).exists() and not holds_shapes(Path(data))
+    with one_line_errors("train_classifier"):  # for paths that the system refuses
+        data = peek_flags("--data")["--data"]
+        has_pictures = data is not None and Path(data).exists() and not holds_shapes(Path(data))
     default = PRESETS["pictures" if has_pictures else "paper"]
     config = parse_run_flags(TrainConfig, PRESETS, lists=("only",), default=default)
 

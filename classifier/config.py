@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import tyro
 
 from shapesgen.attributes import AttributeSpace
+from sqrtvocab.atomic import parse_json
 from sqrtvocab.errors import UserError
 from sqrtvocab.flags import Device, Flags, Precision, at_least, flag
 from sqrtvocab.heads.registry import HEADS
@@ -118,7 +118,7 @@ class _ImageFlags(Flags):
 def holds_shapes(path: Path) -> bool:
     """Whether `shapesgen render` wrote this folder."""
     try:
-        settings = json.loads((path / "config.json").read_bytes())
+        settings = parse_json((path / "config.json").read_bytes())
         return {"attributes", "format", "rotation_cue"} <= set(settings)
     except (OSError, ValueError, TypeError):
         return False

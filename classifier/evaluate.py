@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from classifier.model import Classifier, make_classifier, make_partition
 from shapesgen.attributes import AttributeSpace
 from shapesgen.dataset import ClassNames
 from sqrtvocab import Partition
+from sqrtvocab.atomic import read_json
 from sqrtvocab.errors import UserError
 from sqrtvocab.training import Runtime, load_checkpoint, open_runtime, write_json
 
@@ -188,7 +188,7 @@ def report(config: EvalConfig) -> None:
 def _class_names(checkpoint: Path) -> list[str] | None:
     """The classes that a checkpoint keeps, or None if they are those of shapes."""
     path = checkpoint / CLASSES
-    return json.loads(path.read_text("utf-8")) if path.exists() else None
+    return read_json(path) if path.exists() else None
 
 
 def _name_picture(

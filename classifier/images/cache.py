@@ -12,7 +12,6 @@ damaged pictures, but keeps no pixels.
 from __future__ import annotations
 
 import hashlib
-import json
 import multiprocessing
 import os
 import re
@@ -35,7 +34,7 @@ from classifier.images.decode import PictureError, decode
 from classifier.images.protocol import IntArray, Pixels
 from classifier.images.stores import Store
 from shapesgen.workers import Report, run
-from sqrtvocab.atomic import write_json
+from sqrtvocab.atomic import parse_json, write_json
 from sqrtvocab.errors import RunError, UserError
 
 FORMAT = 1  # to be raised when `decode` makes other pixels of the same file
@@ -157,7 +156,7 @@ def _read(place: Path, made_of: dict[str, Any]) -> tuple[dict[str, Any] | None, 
     if not path.exists():
         return None, ""
     try:
-        facts = json.loads(path.read_text("utf-8"))
+        facts = parse_json(path.read_text("utf-8"))
         if any(facts[key] != value for key, value in made_of.items()):
             return None, "the pictures have changed since"
         checksums = facts["checksums"]
@@ -274,7 +273,7 @@ def _record_path(place: Path, chunk: int) -> Path:
 
 def _record(place: Path, chunk: int) -> dict[str, Any] | None:
     try:
-        record = json.loads(_record_path(place, chunk).read_text("utf-8"))
+        record = parse_json(_record_path(place, chunk).read_text("utf-8"))
         return record if {"checksum", "damaged"} <= set(record) else None
     except (OSError, ValueError, TypeError):
         return None
@@ -282,7 +281,7 @@ def _record(place: Path, chunk: int) -> dict[str, Any] | None:
 
 def _is_same(path: Path, made_of: dict[str, Any]) -> bool:
     try:
-        return bool(json.loads(path.read_text("utf-8")) == made_of)
+        return bool(parse_json(path.read_text("utf-8")) == made_of)
     except (OSError, ValueError):
         return False
 

@@ -7,7 +7,6 @@ labels in the schema's metadata. Splits are told by a column `split`, or by the 
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 from classifier.images.listing import Found, split_named, split_of_file
 from classifier.images.stores import Files, Rows, Store
 from shapesgen.choices import Split
+from sqrtvocab.atomic import parse_json
 from sqrtvocab.errors import UserError
 
 SUFFIXES = (".parquet", ".csv", ".jsonl")
@@ -64,7 +64,7 @@ def _csv_columns(path: Path) -> set[str]:
 def _jsonl_columns(path: Path) -> set[str]:
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
-            return set(json.loads(file.readline()))
+            return set(parse_json(file.readline()))
     except (ValueError, TypeError):
         return set()
 
@@ -211,7 +211,7 @@ def _read_jsonl(path: Path, image_column: str | None, label_column: str | None) 
         with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    record = json.loads(line)
+                    record = parse_json(line)
                     if not isinstance(record, dict):
                         raise UserError(f"--data {path}: line {number} is no object with fields")
                     records.append(record)
@@ -280,7 +280,7 @@ def _read_parquet(path: Path, image_column: str | None, label_column: str | None
 def _class_names(schema: pa.Schema, label: str) -> list[str] | None:
     """What Hugging Face `datasets` says of the labels."""
     try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
         names = features[label]["names"]
         return [str(name) for name in names] if features[label]["_type"] == "ClassLabel" else None
     except (KeyError, ValueError, TypeError):

@@ -152,7 +152,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
 @pytest.fixture
 def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints of some kilobytes, no pictures, and the compiled renderer loaded before any fork."""
-    monkeypatch.setattr("classifier.cnn.CHANNELS", (3, 2, 2, 2))
+    monkeypatch.setattr("classifier.cnn.FILTERS", (2, 2, 2))
     monkeypatch.setattr("classifier.cnn.EMBEDDING", 4)
     monkeypatch.setattr("sqrtvocab.training.logbook.Logbook.figure", lambda *arguments: None)
     Recipe().render([0], [0])

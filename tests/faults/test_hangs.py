@@ -78,7 +78,9 @@ def ended_as_by_the_interpreter(main: Callable[[], int]) -> Callable[[], int]:
 
 @pytest.mark.parametrize("command", ["train", "eval"])
 def test_a_damaged_image_ends_it_all(command, small_models, forked, monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr("classifier.data._check_labels", lambda images, config: None)  # which would find it
+    monkeypatch.setattr(
+        "classifier.images.shapes.check_labels", lambda images, folder: None
+    )  # which would find it
     images, run = tmp_path / "images", tmp_path / "r"
     assert (
         forked(shapesgen.cli.main, ["render", "--out", images, *TWELVE, "--workers", 1], tmp_path, {})

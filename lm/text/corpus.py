@@ -46,11 +46,12 @@ class Tokens:
     documents: int
     text_bytes: int  # of the texts in UTF-8, ends not counted
     checksums: npt.NDArray[np.uint32] | None = None  # CRC-32 of each `BLOCK` bytes of `ids`, to be verified
-    _is_verified: npt.NDArray[np.bool_] = field(init=False, repr=False, compare=False)  # by block
+    _is_verified: bytearray = field(init=False, repr=False, compare=False)  # by block
 
     def __post_init__(self) -> None:
-        blocks = 0 if self.checksums is None else len(self.checksums)
-        object.__setattr__(self, "_is_verified", np.zeros(blocks, np.bool_))
+        object.__setattr__(
+            self, "_is_verified", bytearray(0 if self.checksums is None else len(self.checksums))
+        )
 
     @property
     def predictions(self) -> int:

@@ -135,7 +135,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     same = (*SAME_RUN, *images_settings)
     documents = {CLASSES: list(train_images.classes)} if space is None else {}
     run = open_run(folder, config, resolved, same, model, optimizer, scaler, runtime, documents)
-    book = Logbook(run.folder, start_step=run.step, enabled=runtime.is_main)
+    book = Logbook(run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main)
     book.text("config", markdown_table(run.settings))
     ceiling = train_images.ceiling() if runtime.is_main else None
     facts = {"data": f"{num_classes:,} classes, {len(train_images):,} training images {source.where}"}

@@ -138,7 +138,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     if runtime.is_main:
         tokenizer.save(run.folder / "tokenizer.json")
         write_partition(run.folder, model.head, partition)
-    book = Logbook(run.folder, start_step=run.step, enabled=runtime.is_main)
+    book = Logbook(run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main)
     book.text("config", markdown_table(run.settings))
     book.text("parameters", markdown_table(parameters))
     run.introduce(

@@ -15,7 +15,7 @@ from torch import nn
 from sqrtvocab.atomic import require_space
 from sqrtvocab.settings import RunFlags
 from sqrtvocab.training.checkpoint import save_checkpoint
-from sqrtvocab.training.logbook import Logbook
+from sqrtvocab.training.logbook import METRICS, Logbook
 from sqrtvocab.training.run_folder import RunFolder, begin_run, require_same_run
 from sqrtvocab.training.runtime import Runtime
 
@@ -42,6 +42,8 @@ class Run:
     """Which settings differ from those that the run had so far, as phrases."""
     step: int = 0
     """Optimiser steps done."""
+    recorded: int = 0
+    """Bytes of `metrics.jsonl` when the run came to that step before."""
     minutes: float = 0.0
     """Spent on training, evaluations left out."""
     best: Any = None
@@ -83,7 +85,14 @@ class Run:
 
     def _save(self, name: str, training: Mapping[str, Any] | None) -> None:
         if self.runtime.is_main:
-            state = {"step": self.step, "minutes": self.minutes, "best": self.best, "metrics": self.metrics}
+            path = self.folder / METRICS
+            state = {
+                "step": self.step,
+                "minutes": self.minutes,
+                "best": self.best,
+                "metrics": self.metrics,
+                "recorded": path.stat().st_size if path.exists() else 0,
+            }
             documents = {
                 file_name: document(self.settings, state) if callable(document) else document
                 for file_name, document in self.documents.items()
@@ -140,6 +149,7 @@ def open_run(
             if saved.get(name) != settings[name]
         ]
         run.step, run.minutes, run.best = state["step"], state["minutes"], _if_finite(state["best"])
+        run.recorded = state.get("recorded", 0)  # older versions did not keep it
         folder.checkpoint.load_weights(model)
         training = folder.checkpoint.load_training()
         optimizer.load_state_dict(training["optimizer"])

@@ -387,7 +387,6 @@ def test_bad_invocations(share: float, whole, invoke, tally, tmp_path: Path, mon
             line = one_line(answer, "shapesgen")
             assert answer.code == 2, (argv, answer)
             assert not bad.certain or bad.flag in line, (argv, answer)
-            assert len(line) < 7_000, (argv, answer)
         shutil.rmtree(tmp_path / "there", ignore_errors=True)
         list(bad_invocations(cli.Verify, tmp_path / "there" / "paths"))  # makes the paths again
     tally("bad invocations of shapesgen", len(chosen))

@@ -13,7 +13,7 @@ FILES = {
     "TinyStories-train.txt": b"One.\n<|endoftext|>\nTwo.\n<|endoftext|>\nThree.\n<|endoftext|>\n",
     "TinyStories-valid.txt": b"Four.\n<|endoftext|>\nFive.\n<|endoftext|>\n",
 }
-COMMIT = "0" * 40
+commits = ["0" * 40]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -40,17 +40,22 @@ class Handler(BaseHTTPRequestHandler):
                 if line["key"] == "file":
                     name = line["value"]["path"].rpartition("/")[2]
                     FILES[name] = base64.b64decode(line["value"]["content"])
-            address = f"http://127.0.0.1:{server.server_port}/commit/{COMMIT}"
-            reply = {"commitUrl": address, "commitOid": COMMIT, "hookOutput": "", "success": True}
+            commits.append(f"{len(commits):040x}")
+            address = f"http://127.0.0.1:{server.server_port}/me/model/commit/{commits[-1]}"
+            reply = {"commitUrl": address, "commitOid": commits[-1], "hookOutput": "", "success": True}
         self.send(200, json.dumps(reply).encode(), body=True)
 
     def answer(self, body: bool) -> None:
         self.note()
         path = self.path.split("?")[0]
         name = path.rpartition("/")[2]
-        if path.startswith("/api/"):
+        if "/tree/" in path:  # there are no folders
+            self.send(404, b"", body)
+        elif path.startswith("/api/"):
             files = [{"rfilename": name} for name in FILES]
-            self.send(200, json.dumps({"id": "me/model", "sha": COMMIT, "siblings": files}).encode(), body)
+            self.send(
+                200, json.dumps({"id": "me/model", "sha": commits[-1], "siblings": files}).encode(), body
+            )
         elif name in FILES:
             self.send(200, FILES[name], body)
         else:
@@ -63,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
             self.send_header("Accept-Ranges", "bytes")
-        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("X-Repo-Commit", commits[-1])
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if body:

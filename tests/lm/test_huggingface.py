@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +36,7 @@ def rows(count: int, length: int = 16, ignored: float = 0.0) -> list[dict[str, l
     return result
 
 
-def arguments(folder: Path, **settings) -> TrainingArguments:
+def arguments(folder: Path | str, **settings) -> TrainingArguments:
     usual = {
         "output_dir": str(folder),
         "per_device_train_batch_size": 4,
@@ -258,53 +257,67 @@ def test_bfloat16(backbone_of, tmp_path):
     assert trainer.evaluate()["eval_loss"] < losses[0]
 
 
+# In processes of their own: compiling changes the environment, and leaves threads that no fork survives.
+SCRIPT = """
+import sys
+import torch
+sys.path.insert(0, {tests!r})
+from conftest import backbone_config
+from test_huggingface import arguments, compiled_or_not, make, rows
+from lm.trainer import HeadTrainer
+folder = {folder!r}
+"""
+
+
+def script(folder: Path, body: str) -> Path:
+    path = folder / "script.py"
+    path.write_text(SCRIPT.format(tests=str(Path(__file__).parent), folder=str(folder)) + body)
+    return path
+
+
+def compiled_or_not(backbone_of, folder: Path | str, compiled: bool) -> list[float]:
+    """The losses of a short training, and loss and accuracy after it."""
+    backend = {"torch_compile_backend": "aot_eager"} if compiled else {}  # which alone means to compile
+    trainer = Trainer(
+        make(backbone_of),
+        arguments(folder, max_steps=3, **backend),
+        train_dataset=rows(16),
+        eval_dataset=rows(6),
+        compute_metrics=lambda seen: {"right": (seen.predictions[:, :-1] == seen.label_ids[:, 1:]).mean()},
+    )
+    assert trainer.args.torch_compile == compiled
+    trainer.train()
+    metrics = trainer.evaluate()
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    return [*losses, metrics["eval_loss"], float(metrics["eval_right"])]
+
+
 @pytest.mark.slow
 def test_compiled(backbone_of, tmp_path):
-    logs = []
-    for compiled in (False, True):
-        trainer = Trainer(
-            make(backbone_of),
-            arguments(tmp_path, torch_compile=compiled, torch_compile_backend="aot_eager", max_steps=3),
-            train_dataset=rows(16),
-            eval_dataset=rows(6),
-            compute_metrics=lambda seen: {
-                "right": (seen.predictions[:, :-1] == seen.label_ids[:, 1:]).mean()
-            },
-        )
-        trainer.train()
-        metrics = trainer.evaluate()
-        losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
-        logs.append([*losses, metrics["eval_loss"], metrics["eval_right"]])
-    assert logs[1] == pytest.approx(logs[0], rel=1e-3)
+    body = "torch.save(compiled_or_not(backbone_config, folder, True), folder + '/result.pt')\n"
+    subprocess.run([sys.executable, script(tmp_path, body)], check=True, capture_output=True, text=True)
+    expected = compiled_or_not(backbone_of, tmp_path, False)
+    assert torch.load(tmp_path / "result.pt") == pytest.approx(expected, rel=1e-3)
 
 
 RANKS = """
-    import sys
-    import torch
-    sys.path.insert(0, {tests!r})
-    from conftest import backbone_config
-    from test_huggingface import arguments, make, rows
-    from lm.trainer import HeadTrainer
-
-    model = make(backbone_config)
-    settings = {{"per_device_train_batch_size": 2, "max_steps": 3, "label_smoothing_factor": 0.1}}
-    data = rows(32, ignored=0.5)
-    trainer = HeadTrainer(model, arguments({folder!r}, **settings), train_dataset=data, eval_dataset=data[:8])
-    trainer.train()
-    assert trainer.args.world_size == 2
-    metrics = trainer.evaluate()
-    if trainer.is_world_process_zero():
-        torch.save((model.state_dict(), metrics["eval_loss"]), {folder!r} + "/result.pt")
+model = make(backbone_config)
+settings = {"per_device_train_batch_size": 2, "max_steps": 3, "label_smoothing_factor": 0.1}
+data = rows(32, ignored=0.5)
+trainer = HeadTrainer(model, arguments(folder, **settings), train_dataset=data, eval_dataset=data[:8])
+trainer.train()
+assert trainer.args.world_size == 2
+metrics = trainer.evaluate()
+if trainer.is_world_process_zero():
+    torch.save((model.state_dict(), metrics["eval_loss"]), folder + "/result.pt")
 """
 
 
 @pytest.mark.slow
 def test_two_ranks_learn_what_one_does(backbone_of, tmp_path):
     """Two ranks of two rows are one rank of four, however many labels each has."""
-    script = tmp_path / "train.py"
-    script.write_text(textwrap.dedent(RANKS.format(tests=str(Path(__file__).parent), folder=str(tmp_path))))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
-    subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*command, script(tmp_path, RANKS)], check=True, capture_output=True, text=True)
     weights, loss = torch.load(tmp_path / "result.pt")
     model, data = make(backbone_of), rows(32, ignored=0.5)
     trainer = HeadTrainer(

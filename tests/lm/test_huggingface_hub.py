@@ -70,7 +70,11 @@ def test_a_fresh_process_loads_and_tells(finished, alone, tmp_path):
 def test_the_code_in_a_folder_says_what_to_install(finished, tmp_path):
     script = f"""
 import sys
-sys.modules["sqrtvocab"] = None  # as if it were not installed
+class Absent:  # as if it were not installed
+    def find_spec(self, name, path, target=None):
+        if name == "sqrtvocab":
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
 from transformers import AutoModelForCausalLM
 AutoModelForCausalLM.from_pretrained({str(finished / "best")!r}, trust_remote_code=True)
 """
@@ -171,7 +175,7 @@ tokenizer = AutoTokenizer.from_pretrained("me/model")
 model.head.group.bias.data.fill_(0.25)
 model.push_to_hub("me/model")
 tokenizer.push_to_hub("me/model")
-again = AutoModelForCausalLM.from_pretrained("me/model", trust_remote_code=True, force_download=True)
+again = AutoModelForCausalLM.from_pretrained("me/model", trust_remote_code=True)
 print(float(again.head.group.bias.min()), tokenizer.eos_token)
 """
 

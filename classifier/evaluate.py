@@ -54,8 +54,10 @@ class Evaluation:
             f"accuracy/top{self.top.shape[1]}": float(np.mean((self.top == self.target[:, None]).any(1))),
         }
 
-    def attributes(self, space: AttributeSpace) -> dict[str, float]:
-        """For each attribute the share of images in which the predicted class has it right."""
+    def attributes(self, space: AttributeSpace | None) -> dict[str, float]:
+        """For each attribute the share of images in which the predicted class has it right; None has none."""
+        if space is None:
+            return {}
         right = space.decode(self.predicted) == space.decode(self.target)  # [N, 8]
         return dict(zip(space.names, right.mean(0).tolist(), strict=True))
 

@@ -62,15 +62,23 @@ def _caption(true: int, guess: int, classes: AttributeSpace | Sequence[str]) -> 
     return [(False, names[1])] if true == guess else [(True, f"✗ {names[0]}"), (True, f"not {names[1]}")]
 
 
+def confusion_figures(
+    target: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], space: AttributeSpace | None
+) -> dict[str, Figure]:
+    """The confusion matrices worth a look, by attribute; none for classes without attributes."""
+    if space is None:
+        return {}
+    names = [name for name in CONFUSED if len(space.options[name]) > 1]
+    return {name: confusion_figure(name, target, predicted, space) for name in names}
+
+
 def confusion_figure(
     name: str, target: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], space: AttributeSpace
 ) -> Figure:
     """The confusion matrix of attribute `name` for classes [N] and predicted classes [N]; rows (truth) sum to
     1."""
-    from sklearn.metrics import (
-        ConfusionMatrixDisplay,
-        confusion_matrix,
-    )  # 2 s, which only one rank need spend
+    # Two seconds, which only one rank need spend.
+    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
 
     column = space.names.index(name)
     labels = space.options[name]

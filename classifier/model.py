@@ -12,6 +12,7 @@ from classifier.backbones import Backbone
 from classifier.cnn import FILTERS, Encoder
 from sqrtvocab import Head, HeadOutput, Partition, make_head
 from sqrtvocab.errors import UserError
+from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.training import BatchPlan, Runtime
 from sqrtvocab.training.memory import ADAM, require_memory
 
@@ -73,6 +74,8 @@ def make_classifier(
     """
     encoder = Encoder() if encoder is None else encoder
     offered = {"partition": partition, "radices": radices}
+    if radices is None and "radices" in HEADS[head].needs:
+        raise UserError(f"--head {head}: it needs classes that are made of attributes, and these are not")
     try:
         built = make_head(head, encoder.width, partition.num_classes, offered, **options)
     except ValueError as error:

@@ -37,10 +37,9 @@ from classifier.data import (
     training_batches,
 )
 from classifier.evaluate import CLASSES, evaluate
-from classifier.figures import CONFUSED, confusion_figure, example_grid
+from classifier.figures import confusion_figures, example_grid
 from classifier.model import make_classifier, make_partition, parameter_table, require_room
 from sqrtvocab.errors import UserError
-from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
 from sqrtvocab.training.batch_plan import BatchPlan
 from sqrtvocab.training.logbook import Logbook, markdown_table
@@ -88,10 +87,6 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     train_images, validation_images = source["train"], source["validation"]
     num_classes, space = len(train_images.classes), train_images.space
     radices = None if space is None else space.radices
-    if radices is None and "radices" in HEADS[config.head].needs:
-        raise UserError(
-            f"--head {config.head}: it needs classes that are made of attributes, and these are not"
-        )
     if len(train_images) < runtime.world_size or not len(validation_images):
         raise UserError(
             f"{len(train_images)} training and {len(validation_images)} validation images are too few "
@@ -140,7 +135,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     same = (*SAME_RUN, *images_settings)
     documents = {CLASSES: list(train_images.classes)} if space is None else {}
     run = open_run(folder, config, resolved, same, model, optimizer, scaler, runtime, documents)
-    book = Logbook(run.folder, start_step=run.step, enabled=runtime.is_main)
+    book = Logbook(run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main)
     book.text("config", markdown_table(run.settings))
     ceiling = train_images.ceiling() if runtime.is_main else None
     facts = {"data": f"{num_classes:,} classes, {len(train_images):,} training images {source.where}"}
@@ -226,10 +221,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
                 "loss/validation": result.loss,
                 **result.accuracies(),
                 **({"accuracy/ceiling": ceiling.overall} if ceiling else {}),
+                **{f"attribute/{name}": share for name, share in result.attributes(space).items()},
             }
-            if space is not None:
-                attributes = result.attributes(space)
-                run.metrics |= {f"attribute/{name}": share for name, share in attributes.items()}
             accuracy = run.metrics["accuracy/overall"]
             book.scalars(run.step, run.metrics, **axes)
             if runtime.is_main:
@@ -237,10 +230,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
                 guessed = result.predicted[: len(true)]  # in the result, rank 0's images come first
                 grid = example_grid(pictures, true, guessed, train_images.classes if space is None else space)
                 book.figure("examples", grid, run.step)
-                for name in CONFUSED:
-                    if space is not None and len(space.options[name]) > 1:
-                        matrix = confusion_figure(name, result.target, result.predicted, space)
-                        book.figure(f"confusion/{name}", matrix, run.step)
+                for name, matrix in confusion_figures(result.target, result.predicted, space).items():
+                    book.figure(f"confusion/{name}", matrix, run.step)
             score = [accuracy, -result.loss]  # the loss chooses among equals
             if run.best is None or score > run.best:
                 run.best = score

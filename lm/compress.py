@@ -53,7 +53,7 @@ def compress_vocab(
     if num_groups is not None and not kind.has_groups:
         raise ValueError(f"num_groups={num_groups}: the {head} head has no groups")
     probe = torch.arange(min(8, layer.out_features), device=layer.weight.device)[None]
-    _require_plain_logits(model, backbone, layer, probe)
+    require_plain_logits(model, backbone, layer, probe)
 
     can_order = kind.takes("partition") or kind.takes("order")
     order = token_order("frequency", counts) if counts is not None and can_order else None
@@ -67,14 +67,15 @@ def compress_vocab(
     compressed = CompressedLM(config, backbone, order)
     compressed.head.to(device=layer.weight.device, dtype=layer.weight.dtype)
     compressed.generation_config = model.generation_config
-    hidden = None if calibration is None else _hidden_states(backbone, calibration.to(layer.weight.device))
+    hidden = None if calibration is None else hidden_states(backbone, calibration.to(layer.weight.device))
     started = compressed.head.init_from_linear(layer.weight, layer.bias, hidden)
     if not started and counts is not None:
         compressed.head.init_prior(counts)
     return compressed
 
 
-def _hidden_states(backbone: PreTrainedModel, ids: Tensor) -> Tensor:
+def hidden_states(backbone: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Token ids [B, L] -> [B·L, d], without dropout."""
     was_training = backbone.training
     backbone.eval()
     hidden = torch.cat([backbone(input_ids=row[None]).last_hidden_state[0] for row in ids])  # [B·L, d]
@@ -82,7 +83,7 @@ def _hidden_states(backbone: PreTrainedModel, ids: Tensor) -> Tensor:
     return hidden
 
 
-def _require_plain_logits(
+def require_plain_logits(
     model: PreTrainedModel, backbone: PreTrainedModel, layer: nn.Linear, ids: Tensor
 ) -> None:
     """The layer must be given the hidden state, and what it returns be the logits, however large: those of a

@@ -1,4 +1,4 @@
-"""How well a language model predicts and how varied it writes; `eval_lm`."""
+"""How well a language model predicts and how varied its writing is; `eval_lm`."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def evaluate(
     return Evaluation(int(count), *(total / count for total in totals))
 
 
-# ---- how varied it writes ----
+# ---- how varied its writing is ----
 
 
 def distinct(texts: Sequence[str], n: int) -> float:

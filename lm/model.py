@@ -7,7 +7,8 @@
     model.save_pretrained("folder"); CompressedLM.from_pretrained("folder")
 
 In training no V-wide tensor is built: the loss comes from the head. For decoding the logits are the exact
-joint log-probabilities of the positions asked for.
+joint log-probabilities of the positions asked for. docs/huggingface.md shows it with
+the trainers of the field.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import copy
 import inspect
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -35,13 +38,32 @@ from transformers import (
 )
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import SubConfigSpec
-from transformers.utils import ModelOutput
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import ModelOutput, TransformersKwargs, logging
 
+from lm.fused import FusedOutput, fused_outputs, requested
+from lm.hub import AUTO_MAP, CODE, CODE_FILE
 from lm.shortlist import shortlist
 from sqrtvocab import HEADS, Head, Partition, make_head
+from sqrtvocab.atomic import write_text
 from sqrtvocab.heads import head_class
 
 IGNORED = -100
+EVAL_OUTPUTS = ("tokens", "logits", "loss")
+logger = logging.get_logger(__name__)
+
+
+class _OfBackbone:
+    """A setting that is the backbone's, under the name that every tool looks for in a configuration."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, config: Any, owner: type | None = None) -> Any:
+        return self if config is None else getattr(config.text_config, self.name)
+
+    def __set__(self, config: Any, value: object) -> None:
+        setattr(config.text_config, self.name, value)
 
 
 class CompressedLMConfig(PreTrainedConfig):
@@ -57,9 +79,14 @@ class CompressedLMConfig(PreTrainedConfig):
         tie_word_embeddings: let the head, if it can, use the input embedding's weight.
         adapter: a d x d layer between backbone and head, the identity at first. A token's vector as input
             need not be its vector as output: at a low learning rate it gives back most of what tying loses.
+        eval_output: what comes with the loss when a model in evaluation mode is given labels, and what the
+            `compute_metrics` and `predict()` of a `Trainer` get: "tokens", the most probable token after each
+            position; "logits", all V log-probabilities; "loss", nothing.
     """
 
     model_type = "compressed_lm"
+    # What a `Trainer` must not take for predictions.
+    keys_to_ignore_at_inference = ["past_key_values", "group_loss", "member_loss"]  # noqa: RUF012
     sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="gpt2")}  # noqa: RUF012
 
     text_config: PreTrainedConfig | dict | None = None
@@ -69,14 +96,38 @@ class CompressedLMConfig(PreTrainedConfig):
     head_options: dict | None = None
     tie_word_embeddings: bool = False
     adapter: bool = False
+    eval_output: str = "tokens"
+
+    vocab_size = _OfBackbone()
+    hidden_size = _OfBackbone()
+    num_hidden_layers = _OfBackbone()
+    num_attention_heads = _OfBackbone()
+    max_position_embeddings = _OfBackbone()
+    bos_token_id = _OfBackbone()
+    eos_token_id = _OfBackbone()
+    pad_token_id = _OfBackbone()
 
     def __post_init__(self, **kwargs: Any) -> None:
+        if self.eval_output not in EVAL_OUTPUTS:
+            raise ValueError(
+                f"eval_output must be one of {', '.join(EVAL_OUTPUTS)}; got {self.eval_output!r}"
+            )
         if isinstance(self.text_config, PreTrainedConfig):
             # A copy, with its attention: the base class would reset that in a configuration that may belong
             # to a model at work, which from then on would attend without a causal mask.
             kwargs.setdefault("attn_implementation", self.text_config._attn_implementation)
             self.text_config = copy.deepcopy(self.text_config)
         super().__post_init__(**kwargs)
+        self.auto_map = dict(AUTO_MAP)
+
+    def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """As in `transformers`, with the file that tells a process without `lm.model` where classes are."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        write_text(Path(save_directory) / CODE_FILE, CODE)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Nothing: `transformers` would put a copy of this module, a second set of classes, into folders."""
 
 
 @dataclass
@@ -88,7 +139,9 @@ class CompressedLMOutput(ModelOutput):
     group_loss: Tensor | None = None
     member_loss: Tensor | None = None
     logits: Tensor | None = None
-    """[B, positions kept, V] log-probabilities, at least float32; None when labels are given."""
+    """[B, positions kept, V] log-probabilities, at least float32; with labels, if `eval_output` says so."""
+    predictions: Tensor | None = None
+    """[B, L] the most probable token after each position; see `eval_output`."""
     past_key_values: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
@@ -111,6 +164,7 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
     config_class = CompressedLMConfig
     base_model_prefix = "backbone"
     supports_gradient_checkpointing = True
+    accepts_loss_kwargs = True  # tells a `Trainer` to say num_items_in_batch
     # What the backbone cannot do, it refuses itself.
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
 
@@ -118,6 +172,7 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         self, config: CompressedLMConfig, backbone: PreTrainedModel | None = None, order: Tensor | None = None
     ) -> None:
         super().__init__(config)
+        self.loss_type = "ForCausalLM"  # tells a `Trainer` that the first label of a row is no target
         self.backbone = AutoModel.from_config(config.text_config) if backbone is None else backbone
         embedding = cast(nn.Parameter, self.backbone.get_input_embeddings().weight)
         self.head = _make_head(config, embedding, order)
@@ -125,7 +180,19 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         if config.tie_word_embeddings:
             name = next(name for name, weight in self.backbone.named_parameters() if weight is embedding)
             self._tied_weights_keys = {"head.weight": f"backbone.{name}"}
+        self._backbone_takes = _keywords(self.backbone.forward)
+        self._fused_outputs: tuple[str, ...] = ("log_probs",)
         self.post_init()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "forward" and (outputs := requested(value)) is not None:  # by TRL, see lm.fused
+            self._fused_outputs = outputs
+        else:
+            super().__setattr__(name, value)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Nothing, as for the configuration."""
 
     def _init_weights(self, module: nn.Module) -> None:
         """Nothing: the head has initialised itself, and the backbone looks after itself."""
@@ -135,16 +202,22 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         """As in `transformers`, but a checkpoint that lacks weights is refused, not filled up at random.
 
         Raises:
-            ValueError: naming the weights that the checkpoint lacks.
+            ValueError: naming the weights that the checkpoint lacks, or those of another shape.
         """
         wants_info = kwargs.pop("output_loading_info", False)
+        may_differ = kwargs.pop("ignore_mismatched_sizes", False)
         renamed = {
             rf"^head\.{re.escape(old)}$": f"head.{new}"
             for kind in HEADS.values()
             for old, new in kind.renamed.items()
         }
         kwargs["key_mapping"] = {**renamed, **(kwargs.get("key_mapping") or {})}
-        model, info = cast(Any, super()).from_pretrained(*args, output_loading_info=True, **kwargs)
+        model, info = cast(Any, super()).from_pretrained(
+            *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+        )
+        if (differing := sorted(info["mismatched_keys"])) and not may_differ:
+            shapes = [f"{name} is {list(saved)}, not {list(made)}" for name, saved, made in differing]
+            raise ValueError(f"the checkpoint does not fit the configuration: {'; '.join(shapes)}")
         if missing := sorted(info["missing_keys"]):
             raise ValueError(f"the checkpoint lacks weights of this model: {', '.join(missing)}")
         # The head was made on the meta device; moving it lets it choose the kernel for where it is now.
@@ -171,20 +244,30 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> nn.Embedding:
-        """The input embedding, if it is to stay as it is.
+        """As in `transformers`: more tokens for the input embedding and, see `sqrtvocab.Head.grow`, the head.
 
         Raises:
-            NotImplementedError: another size, for which the groups of the head would have to be made anew.
+            NotImplementedError: a head that cannot grow, or fewer tokens than there are.
         """
         embedding = cast(nn.Embedding, self.get_input_embeddings())
         wanted = embedding.num_embeddings if new_num_tokens is None else new_num_tokens
         multiple = pad_to_multiple_of or 1
         wanted = -(-wanted // multiple) * multiple
-        if wanted != embedding.num_embeddings:
+        if wanted == embedding.num_embeddings:
+            return embedding
+        if not self.head.can_grow or wanted < embedding.num_embeddings:
             raise NotImplementedError(
                 f"the {self.config.head} head has {embedding.num_embeddings:,} classes and cannot grow to "
                 f"{wanted:,}: resize the model before `compress_vocab`, or build one with that vocab_size"
             )
+        embedding = self.backbone.resize_token_embeddings(wanted, mean_resizing=mean_resizing)
+        self.config.vocab_size = wanted
+        shared = cast(nn.Parameter, embedding.weight) if self.config.tie_word_embeddings else None
+        self.head = self.head.grow(wanted, shared)
+        if (
+            self.head.partition is not None
+        ):  # it is no longer what the configuration would make of the numbers
+            self.config.num_groups, self.config.ordered = self.head.partition.num_groups, True
         return embedding
 
     def forward(
@@ -195,30 +278,42 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        shift_labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         logits_top_k: int | None = None,
         num_items_in_batch: int | Tensor | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
-    ) -> CompressedLMOutput | tuple[Any, ...]:
+    ) -> CompressedLMOutput | FusedOutput | tuple[Any, ...]:
         """The loss if labels are given, else the logits.
 
         Args:
             input_ids: [B, L].
             labels: [B, L], aligned with `input_ids`, as everywhere in `transformers`; −100 takes no part.
-            shift_labels: [B, L], the target of each position, instead of `labels`.
+                In evaluation mode the output has what `config.eval_output` says, too.
             logits_to_keep: logits of the last so many positions, or of the positions listed; 0 is all.
             logits_top_k: build only the so many largest logits, exactly, and −inf for the rest: no V-wide
                 softmax. `generate` asks for it by itself.
             num_items_in_batch: what the summed loss is divided by, instead of the number of labels.
             return_dict: False gives the values that are not None as a plain tuple.
+            shift_labels: [B, L], the target of each position, instead of `labels`.
+            label_smoothing: see `sqrtvocab.Head.forward`.
+            fused_lm_head: see `lm.fused`.
             kwargs: for the backbone.
 
         Raises:
             IndexError: a label outside the vocabulary.
+            TypeError: an argument that neither this model nor its backbone has.
         """
+        # Not in the signature: a `Trainer` takes every argument there whose name has "label" in it for one
+        # that the data must bring.
+        shift_labels: Tensor | None = kwargs.pop("shift_labels", None)
+        label_smoothing: float = kwargs.pop("label_smoothing", 0.0)
+        fused: bool = kwargs.pop("fused_lm_head", False)
+        kwargs = {name: value for name, value in kwargs.items() if value is not None}
+        for name in kwargs:
+            if name not in self._backbone_takes:
+                raise TypeError(f"neither CompressedLM nor its {type(self.backbone).__name__} takes {name!r}")
         training = labels is not None or shift_labels is not None
         outputs = self.backbone(
             input_ids=input_ids,
@@ -231,32 +326,48 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
             **kwargs,
         )
         hidden = outputs.last_hidden_state  # [B, L, d]
-        loss = group_loss = member_loss = logits = None
+        loss = group_loss = member_loss = logits = predictions = None
         if not training:
+            if (
+                num_items_in_batch is not None
+            ):  # a `Trainer` that smooths the labels, or has a loss of its own
+                logger.warning_once(
+                    "The labels were kept from the model, so all V logits of each token are built; for "
+                    "label_smoothing_factor take lm.trainer.HeadTrainer, which needs none"
+                )
             keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            rows = self.adapted(hidden[:, keep])  # [B, kept, d]
-            if logits_top_k is None:
-                logits = self.head.log_prob(rows)  # [B, kept, V]
-            else:
-                best, classes = self.head.topk(rows, min(logits_top_k, self.head.num_classes))
-                empty = best.new_full((*rows.shape[:-1], self.head.num_classes), -math.inf)
-                logits = empty.scatter_(-1, classes, best)  # [B, kept, V]
+            logits = self._logits(hidden[:, keep], logits_top_k)
         else:
             if shift_labels is None:
                 assert labels is not None
                 # Shift the labels, not the hidden states: one position a row is ignored, nothing d-wide
                 # copied.
                 shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)  # [B, L]
-            reduction = "mean" if num_items_in_batch is None else "sum"
-            parts = self.head(self.adapted(hidden), shift_labels, ignore_index=IGNORED, reduction=reduction)
+            rows = self.adapted(hidden)  # [B, L, d]
+            if fused:
+                return fused_outputs(
+                    self.head, rows, shift_labels, IGNORED, num_items_in_batch, self._fused_outputs
+                )
+            parts = self.head(
+                rows,
+                shift_labels,
+                ignore_index=IGNORED,
+                reduction="mean" if num_items_in_batch is None else "sum",
+                label_smoothing=label_smoothing,
+            )
             divisor = 1 if num_items_in_batch is None else num_items_in_batch
             loss, group_loss, member_loss = (part / divisor for part in parts)
+            if not self.training and self.config.eval_output == "tokens":
+                predictions = self._predict(rows)
+            elif not self.training and self.config.eval_output == "logits":
+                logits = self.head.log_prob(rows)
         # All at once, for its values are in the order in which they are set.
         result = CompressedLMOutput(
             loss=loss,
             group_loss=group_loss,
             member_loss=member_loss,
             logits=logits,
+            predictions=predictions,
             past_key_values=outputs.get("past_key_values"),
             hidden_states=outputs.get("hidden_states"),
             attentions=outputs.get("attentions"),
@@ -267,6 +378,19 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
     def adapted(self, hidden: Tensor) -> Tensor:
         """[..., d] of the backbone -> [..., d] for the head."""
         return hidden if self.adapter is None else self.adapter(hidden)
+
+    def _logits(self, hidden: Tensor, largest: int | None) -> Tensor:
+        """[B, L, d] -> [B, L, V], if only the `largest` are wanted with −inf at the others."""
+        rows = self.adapted(hidden)
+        if largest is None:
+            return self.head.log_prob(rows)
+        best, classes = self.head.topk(rows, min(largest, self.head.num_classes))
+        empty = best.new_full((*rows.shape[:-1], self.head.num_classes), -math.inf)
+        return empty.scatter_(-1, classes, best)
+
+    @torch.compiler.disable  # opens groups until it is sure: a loop of unknown length
+    def _predict(self, rows: Tensor) -> Tensor:
+        return self.head.predict(rows)
 
     def _in_float32(self) -> bool:
         device = self.head_device.type
@@ -306,6 +430,16 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
 
 AutoConfig.register(CompressedLMConfig.model_type, CompressedLMConfig)
 AutoModelForCausalLM.register(CompressedLMConfig, CompressedLM)
+# By this list, not by the registration, a `Trainer` that smooths labels tells that they have to be shifted.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[CompressedLMConfig.model_type] = CompressedLM.__name__
+
+
+def _keywords(forward: Callable[..., Any]) -> frozenset[str]:
+    """The arguments of a backbone's forward, with those that `transformers` lets through its **kwargs."""
+    parameters = inspect.signature(forward).parameters.values()
+    names = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD}
+    passed_on = len(names) < len(parameters)
+    return frozenset(names | set(TransformersKwargs.__annotations__) if passed_on else names)
 
 
 def _identity(width: int) -> nn.Linear:

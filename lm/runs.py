@@ -2,7 +2,7 @@
 
 config.json      the settings of the run
 tokenizer.json   its tokenizer
-best/, last/     checkpoints; each is also a folder that `CompressedLM.from_pretrained` reads
+best/, last/     checkpoints; each is also a folder for `transformers`, with tokenizer and model card
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import torch
 from transformers.utils import logging
 
 from lm.config import TrainConfig
+from lm.hub import CODE, CODE_FILE, model_card, tokenizer_files
 from lm.model import CompressedLM
 from lm.text.tokenizer import TextTokenizer, load_tokenizer
 from sqrtvocab import Head, Partition
 from sqrtvocab.atomic import read_json, read_sealed, sealed
 from sqrtvocab.errors import UserError
-from sqrtvocab.training import Runtime, load_checkpoint, read_config, write_json
+from sqrtvocab.training import Document, Runtime, load_checkpoint, read_config, write_json
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,18 @@ def embedding_of(run: Path, tokenizer: TextTokenizer, runtime: Runtime) -> torch
     return trained.model.get_input_embeddings().weight.detach()  # type: ignore[operator]
 
 
-def model_documents(model: CompressedLM) -> dict[str, object]:
-    """The files beside the weights with which a checkpoint is one that `from_pretrained` reads, too."""
+def model_documents(model: CompressedLM, tokenizer: TextTokenizer) -> dict[str, Document]:
+    """The files beside the weights that make a checkpoint one for `from_pretrained` and `pipeline`, too."""
+    context = int(model.config.max_position_embeddings)
+    generation = json.loads(model.generation_config.to_json_string())
+    # Without a length of its own, a `pipeline` writes 256 tokens, more than a short context holds.
+    generation |= {"max_new_tokens": min(256, context // 2), "pad_token_id": tokenizer.end}
     return {
         "config.json": {**json.loads(model.config.to_json_string()), "architectures": [type(model).__name__]},
-        "generation_config.json": json.loads(model.generation_config.to_json_string()),
+        "generation_config.json": generation,
+        CODE_FILE: CODE,
+        **tokenizer_files(tokenizer, context),
+        "README.md": model_card,  # of the settings and the state at that time
     }
 
 

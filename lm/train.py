@@ -130,7 +130,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     }
     used = lasting_name(str(folder.saved.get("data_used")))  # older runs have it as it was typed
     folder = replace(folder, saved={**folder.saved, "data_used": used})
-    documents = model_documents(model)
+    documents = model_documents(model, tokenizer)
     run = open_run(folder, config, resolved, SAME_RUN, model, optimizer, scaler, runtime, documents)
     if folder.checkpoint is not None:
         partition = read_partition(run.folder, model.head, partition.num_groups)
@@ -138,7 +138,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     if runtime.is_main:
         tokenizer.save(run.folder / "tokenizer.json")
         write_partition(run.folder, model.head, partition)
-    book = Logbook(run.folder, start_step=run.step, enabled=runtime.is_main)
+    book = Logbook(run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main)
     book.text("config", markdown_table(run.settings))
     book.text("parameters", markdown_table(parameters))
     run.introduce(

@@ -193,7 +193,7 @@ def main(config: LmFlags | ImageFlags, train: Train = train_in_new_process) -> N
         require_rows(record, comparison.contenders)
     else:
         jobs = plan(config, record.known())
-        say(f"{len(jobs)} runs to do; watch them with: tensorboard --logdir {config.runs}")
+        say(f"runs to do: {len(jobs)}; watch them with: tensorboard --logdir {config.runs}")
         run_all(jobs, record, config.threads, config.max_minutes, report, config.shared, train)
     report()
     print(f"{page}, {figure}, {record.path}")

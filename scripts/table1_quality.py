@@ -150,7 +150,7 @@ def main(config: Config) -> None:
         report()
     else:
         jobs = plan(config, record.known())
-        say(f"{len(jobs)} runs to do; watch them with: tensorboard --logdir {config.runs}")
+        say(f"runs to do: {len(jobs)}; watch them with: tensorboard --logdir {config.runs}")
         if not has_judge():
             say("no judge: OPENAI_API_KEY (and OPENAI_BASE_URL, for a server of your own) would name one")
         run_all(jobs, record, config.threads, config.max_minutes, report)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sqrtvocab.heads import HeadOutput as HeadOutput
     from sqrtvocab.partition import Partition as Partition
 
+__version__ = "0.1.0"
 __all__ = ["HEADS", "Guesses", "Head", "HeadCost", "HeadOutput", "Partition", "make_head"]
 
 

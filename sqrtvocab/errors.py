@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from itertools import pairwise
@@ -17,6 +18,7 @@ from typing import Any
 
 # What the system says of a path that cannot be meant, as opposed to a disk that fails.
 _BAD_PATHS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+_LONGEST_LINE = 2_000  # characters
 _LONGEST = 200  # characters of a path or a value that a message shows
 
 
@@ -53,6 +55,8 @@ def exit_code(program: str, command: Callable[[], object], when_stopped: str = "
 
 def end_children() -> None:
     """Kill the processes that this one has started through `multiprocessing`."""
+    if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch takes a loader's killed worker for an accident
     for child in multiprocessing.active_children():
         child.kill()
 
@@ -101,8 +105,14 @@ def _report(program: str, error: BaseException, when_stopped: str) -> int:
         line, code = f"not enough memory: {error or 'the system gives no more'}", 1
     else:  # a mistake of ours
         line, code = "", 1
-    # One line, even if a path has several.
-    text = f"{speaker}: {' '.join(line.splitlines())}" if line else "".join(traceback.format_exception(error))
+    # One line, even if a path has several, and one that can be read, even if a value has thousands of digits.
+    line = " ".join(line.splitlines())
+    line = (
+        line
+        if len(line) <= _LONGEST_LINE
+        else f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
+    )
+    text = f"{speaker}: {line}" if line else "".join(traceback.format_exception(error))
     if "stderr" not in silent:
         try:
             print(text.rstrip(), file=sys.stderr, flush=True)

@@ -10,12 +10,14 @@ import contextlib
 import io
 import math
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from sqrtvocab import __version__
 from sqrtvocab.errors import UserError, exit_code, open_streams, shortened
 
 Device = Literal["auto", "cuda", "mps", "cpu"]
@@ -132,10 +134,15 @@ def peek_flags(*names: str) -> dict[str, str | None]:
 
 @contextlib.contextmanager
 def one_line_errors(program: str) -> Iterator[None]:
-    """tyro's answer to bad flags is a box of many lines; say the same in one, and exit with code 2."""
+    """tyro's answer to bad flags is a box of many lines; say the same in one, and exit with code 2.
+
+    Answers `--version`, too.
+    """
     box = io.StringIO()
     problem: Exception | None = None
     open_streams()
+    if sys.argv[1:] == ["--version"]:
+        raise SystemExit(exit_code(program, lambda: print(f"{program} {__version__}")))
     try:
         with contextlib.redirect_stderr(box):
             yield

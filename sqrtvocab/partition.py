@@ -203,6 +203,30 @@ class Partition(ClassOrder):
         }
         return cls(num_classes, min(candidates, key=lambda groups: (groups + num_classes // groups, groups)))
 
+    def grow(self, num_classes: int) -> Partition:
+        """The same groups over more classes: those from V on join the smallest groups, all others stay
+        together.
+
+        Group sizes still differ by at most one, for which the groups may have to be numbered anew.
+
+        Raises:
+            ValueError: fewer classes than there are.
+        """
+        if integer("num_classes", num_classes) < self.num_classes:
+            raise ValueError(f"{self.num_classes} classes cannot become {num_classes}: groups only grow")
+        device = None if self.order is None else self.order.device
+        sizes, wanted = self.sizes(device), Partition(num_classes, self.num_groups).sizes(device)  # [G], [G]
+        number = torch.empty_like(sizes)  # [G] of each group in the new partition: large ones stay large
+        number[sizes.argsort(stable=True)] = wanted.argsort(stable=True)
+        room = wanted.scatter_add(0, number, -sizes)  # [G] places for new classes
+        fresh = torch.arange(self.num_classes, num_classes, device=device)
+        old = torch.arange(self.num_classes, device=device)
+        groups = torch.cat(
+            [number[self.split(old)[0]], torch.arange(len(room)).to(room).repeat_interleave(room)]
+        )
+        order = torch.cat([old, fresh])[groups.argsort(stable=True)]
+        return Partition(num_classes, self.num_groups, order)
+
     # ---- class <-> (group, member) ----
 
     def split(self, classes: Tensor) -> tuple[Tensor, Tensor]:

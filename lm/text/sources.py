@@ -98,7 +98,7 @@ class Files(Documents):
     Args:
         paths: the files.
         text_column: the field of JSONL and Parquet files that holds the text.
-        part: None for all documents; or ("train" | "validation", fraction), to keep every so-manieth document
+        part: None for all documents; or ("train" | "validation", fraction), to keep one document in so many
             for validation. A single document is cut in two instead.
         say: called with what the user should know about the files.
     """

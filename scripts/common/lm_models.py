@@ -191,9 +191,9 @@ def simulate_training(
     """The memory of a training step on a GPU, or on the CPU, from shapes alone."""
     from contextlib import nullcontext
 
-    from sqrtvocab.measure.gpu import ROUNDING, as_on
+    from sqrtvocab.measure.gpu import ROUNDING, gpu_rules
     from sqrtvocab.measure.simulate import simulate
 
-    with nullcontext() if gpu is None else as_on(gpu):
+    with nullcontext() if gpu is None else gpu_rules(gpu):
         make = partial(make_training, name, shape, setting)
         return simulate(make, round_to=1 if gpu is None else ROUNDING)

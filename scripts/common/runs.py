@@ -114,7 +114,7 @@ def run_all(
         for number, job in enumerate(jobs, start=1):
             if max_minutes is not None and time.monotonic() - began > 60 * max_minutes:
                 left = len(jobs) - number + 1
-                say(f"--max-minutes {max_minutes:g} are over: {left} runs are left for the next call")
+                say(f"--max-minutes {max_minutes:g} are over; runs left for the next call: {left}")
                 break
             bar.set_description_str(f"run {number} of {len(jobs)}: {job.name}, seed {job.seed}")
             print(file=sys.stderr)  # the bar stays above the run's own line
@@ -133,7 +133,7 @@ def run_all(
             after()
             done += 1
             bar.update(job.contender.cost)
-    say(f"{done} runs added to {record.path}")
+    say(f"runs added to {record.path}: {done}")
     if failed:
         raise RunError(f"{'; '.join(failed)}; call again to try them once more")
 

@@ -95,6 +95,8 @@ class Head(nn.Module, ABC):
     """Whether the ``order`` that the head takes must begin with the most frequent classes."""
     sparse_topk: ClassVar[bool] = False
     """Whether ``topk`` finds its few classes without a V-wide row."""
+    can_grow: ClassVar[bool] = False
+    """Whether :meth:`grow` makes room for new classes."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Options without which the head makes no sense, although it can be made."""
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -205,6 +207,20 @@ class Head(nn.Module, ABC):
             False if the head cannot use such a layer; it is then left as it was.
         """
         return False
+
+    def grow(self, num_classes: int, weight: nn.Parameter | None = None) -> Head:
+        """A head of the same kind and options over more classes. The old ones keep the ratios of their
+        probabilities; the new ones, from V on, are no more probable than the average.
+
+        Args:
+            weight: for a head with a shared weight, the new [num_classes, d] one. Its first V rows are those
+                of the old one; the others are set.
+
+        Raises:
+            NotImplementedError: see ``can_grow``.
+            ValueError: fewer classes than there are.
+        """
+        raise NotImplementedError(f"a {type(self).__name__} cannot grow from {self.num_classes:,} classes")
 
     # ---- what a user calls ----
 
@@ -571,6 +587,14 @@ def check_tied(weight: nn.Parameter, num_classes: int, in_features: int) -> nn.P
     if weight.shape != (num_classes, in_features):
         raise ValueError(f"weight must have shape [{num_classes}, {in_features}], got {list(weight.shape)}")
     return weight
+
+
+def check_growth(head: Any, num_classes: int, weight: nn.Parameter | None) -> None:
+    """What :meth:`Head.grow` is given must fit."""
+    if integer("num_classes", num_classes) < head.num_classes:
+        raise ValueError(f"{head.num_classes} classes cannot become {num_classes}: a head only grows")
+    if head.tied != (weight is not None):
+        raise ValueError("weight is for a head that shares one, and such a head needs the new one")
 
 
 def reset_linear(weight: Tensor, fan_in: int) -> None:

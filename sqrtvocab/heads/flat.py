@@ -11,7 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import LinearCrossEntropyOptions
 
-from sqrtvocab.heads.base import Head, HeadCost, check_tied, reset_linear, token_nll, weighted_sum, wide
+from sqrtvocab.heads.base import (
+    Head,
+    HeadCost,
+    check_growth,
+    check_tied,
+    reset_linear,
+    token_nll,
+    weighted_sum,
+    wide,
+)
 from sqrtvocab.heads.sampling import draw
 from sqrtvocab.partition import positive
 
@@ -31,6 +40,8 @@ class FlatHead(Head):
             backward pass (no ``retain_graph``), since torch computes the gradients in the forward pass.
         weight: a [V, d] parameter to use instead of an own one, such as an embedding's.
     """
+
+    can_grow = True
 
     def __init__(
         self,
@@ -166,6 +177,28 @@ class FlatHead(Head):
         if self.bias is not None:
             self.bias.copy_(torch.zeros_like(self.bias) if bias is None else bias)
         return True
+
+    @torch.no_grad()
+    def grow(self, num_classes: int, weight: nn.Parameter | None = None) -> FlatHead:
+        """New classes take the mean row and bias."""
+        check_growth(self, num_classes, weight)
+        grown = FlatHead(
+            self.in_features,
+            num_classes,
+            self.bias is not None,
+            self.chunk_size,
+            weight,
+            self.validate,
+            self.weight.device,
+            self.weight.dtype,
+        )
+        if weight is None:
+            grown.weight[: self.num_classes] = self.weight
+        if self.bias is not None and grown.bias is not None:
+            grown.bias[: self.num_classes] = self.bias
+            grown.bias[self.num_classes :] = self.bias.mean()
+        grown.weight[self.num_classes :] = grown.weight[: self.num_classes].mean(0)
+        return grown
 
     def describe(self) -> str:
         parts = [super().describe()]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import block_rows, check_tied, reset_linear
+from sqrtvocab.heads.base import block_rows, check_growth, check_tied, reset_linear
 from sqrtvocab.heads.per_group import PerGroupHead
 from sqrtvocab.partition import Partition
+
+# What a new class has at most of the probability of an average class of its group, whatever the hidden state:
+# so little that in float32 the others keep theirs. Seen as a target it learns as fast as any other.
+NEWCOMER = 2.0**-20
 
 
 class GroupedLinearHead(PerGroupHead):
@@ -26,6 +31,8 @@ class GroupedLinearHead(PerGroupHead):
             order of the groups at each training step, V·d elements of copying. The rest of the head is made
             on its device and in its dtype.
     """
+
+    can_grow = True
 
     def __init__(
         self,
@@ -123,6 +130,44 @@ class GroupedLinearHead(PerGroupHead):
         blocks = hidden.split(block_rows(self.num_classes))  # their logits are V wide
         scores = torch.cat([self.member_logits(rows, None).float().logsumexp(-1) for rows in blocks])
         return _fit(hidden.float(), scores.softmax(-1), weight, bias)
+
+    @torch.no_grad()
+    def grow(self, num_classes: int, weight: nn.Parameter | None = None) -> GroupedLinearHead:
+        """New classes join the smallest groups, with the mean row of the group and a very low bias."""
+        check_growth(self, num_classes, weight)
+        partition = self.partition.grow(num_classes)
+        grown = GroupedLinearHead(
+            self.in_features,
+            num_classes,
+            None,
+            partition,
+            weight,
+            self.kernel,
+            self.validate,
+            self.shift.device,
+            self.shift.dtype,
+        )
+        old = torch.arange(self.num_classes, device=self.shift.device)
+        new = torch.arange(self.num_classes, num_classes, device=self.shift.device)
+        (group, member), (to_group, to_member) = self.partition.split(old), partition.split(old)
+        joined, place = partition.split(new)
+        grown.group.weight[to_group] = self.group.weight[group]
+        grown.group.bias[to_group] = self.group.bias[group]
+        rows = self.weight[group, member] if weight is None else weight[: self.num_classes]  # [V, d]
+        shift = self.shift[group, member]  # [V]
+        # The score of a mean row is the mean of the scores, whose exponential is at most the mean of the
+        # exponentials: that bounds the new class's share for every hidden state.
+        sizes = torch.bincount(to_group, minlength=partition.num_groups).to(rows)  # [G]
+        mean_rows = rows.new_zeros(len(sizes), self.in_features).index_add(0, to_group, rows) / sizes[:, None]
+        mean_shift = shift.new_zeros(len(sizes)).index_add(0, to_group, shift) / sizes
+        grown.shift[to_group, to_member] = shift
+        grown.shift[joined, place] = mean_shift[joined] + math.log(NEWCOMER)
+        if weight is not None:
+            weight[new] = mean_rows[joined]
+        else:
+            grown.weight[to_group, to_member] = rows
+            grown.weight[joined, place] = mean_rows[joined]
+        return grown
 
     def describe(self) -> str:
         return f"{super().describe()}{', tied' if self.tied else ''}"

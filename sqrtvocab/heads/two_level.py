@@ -186,6 +186,29 @@ class TwoLevelHead(Head):
         classes = self._topk(hidden, k)[1]  # [N, k]
         return Guesses(classes, self.group(hidden).argmax(-1), partition.join(group, member))
 
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *args: Any
+    ) -> None:
+        saved = state_dict.get(f"{prefix}shift")
+        if saved is not None and saved.shape != self.shift.shape:
+            raise ValueError(
+                f"the state dict is of a head with {saved.shape[0]:,} groups of at most {saved.shape[1]:,} "
+                f"classes, this one has {self.partition.num_groups:,} of at most "
+                f"{self.partition.group_size:,}: make it with the same num_classes and num_groups"
+            )
+        order = state_dict.get(f"{prefix}partition.order")
+        if order is not None and len(order) != self.num_classes:
+            raise ValueError(
+                f"the state dict is of a partition of {len(order):,} classes, "
+                f"this one has {self.num_classes:,}"
+            )
+        if saved is not None and strict and order is None and self.partition.order is not None:
+            raise ValueError(
+                "the state dict has classes in the order of their indices, this head in an order of its own: "
+                "make it without one"
+            )
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *args)
+
     def group_log_prob(self, hidden: Tensor) -> Tensor:
         self._check_hidden(hidden)
         return F.log_softmax(wide(self.group(hidden)), dim=-1)

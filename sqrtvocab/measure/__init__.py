@@ -1,7 +1,7 @@
 """What a computation costs: memory, floating-point operations, time."""
 
 from sqrtvocab.measure.flops import Flops, count_flops
-from sqrtvocab.measure.gpu import GPU, GPUS, ROUNDING, as_on
+from sqrtvocab.measure.gpu import GPU, GPUS, ROUNDING, gpu_rules
 from sqrtvocab.measure.machine import describe_machine
 from sqrtvocab.measure.memory import Allocated, allocated_by
 from sqrtvocab.measure.race import race
@@ -17,9 +17,9 @@ __all__ = [
     "Memory",
     "Training",
     "allocated_by",
-    "as_on",
     "count_flops",
     "describe_machine",
+    "gpu_rules",
     "race",
     "simulate",
 ]

@@ -2,7 +2,7 @@
 
 Fake CUDA tensors do not help: their forward pass works, but attention finds "no available kernel", autocast
 switches itself off, and the backward pass asks for a real device. So the step runs on fake CPU tensors, and
-`as_on` replaces what CUDA does otherwise.
+`gpu_rules` replaces what CUDA does otherwise.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _FLOAT32 = (
 
 
 @contextmanager
-def as_on(gpu: GPU) -> Iterator[None]:
+def gpu_rules(gpu: GPU) -> Iterator[None]:
     """CPU tensors are treated as on this GPU: its attention kernel, CUDA's dropout and rules for autocast.
 
     The functions themselves are replaced while this lasts: a TorchFunctionMode would not be heeded when

@@ -11,7 +11,7 @@ from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
 from sqrtvocab.training.batch_plan import BatchPlan
 from sqrtvocab.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from sqrtvocab.training.logbook import Logbook, markdown_table, read_metrics
-from sqrtvocab.training.run import Run, open_run
+from sqrtvocab.training.run import Document, Run, open_run
 from sqrtvocab.training.run_folder import RunFolder, look_into_folder
 from sqrtvocab.training.runtime import Runtime, choose_device, choose_dtype, open_runtime
 from sqrtvocab.training.schedule import learning_rate, set_learning_rate
@@ -22,6 +22,7 @@ from sqrtvocab.training.window import Report, Window
 __all__ = [
     "BatchPlan",
     "Checkpoint",
+    "Document",
     "Logbook",
     "Report",
     "Run",

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from sqrtvocab.atomic import SEAL, fsync, read_sealed, sealed, write_json
+from sqrtvocab.atomic import SEAL, fsync, read_sealed, sealed, write_json, write_text
 from sqrtvocab.errors import RunError, UserError
 
 _NEEDED = {"step", "minutes", "best"}  # in the state of a trainer's checkpoint
@@ -72,7 +72,7 @@ def save_checkpoint(
         model: the bare module (not wrapped by DDP or compile). Tied weights are stored once.
         state: JSON-able; `load_checkpoint` returns it.
         training: optimiser and scaler state dicts, needed to resume.
-        documents: further JSON files to put beside the weights, by file name.
+        documents: further files to put beside the weights, by file name: a text, or what becomes JSON.
 
     Raises:
         RunError: if it cannot be written (the disk is full); says which checkpoint is left.
@@ -113,7 +113,10 @@ def _write(
     if training is not None:
         torch.save(dict(training), draft / "training.pt")
     for file_name, document in documents.items():
-        write_json(draft / file_name, document)
+        if isinstance(document, str):
+            write_text(draft / file_name, document)
+        else:
+            write_json(draft / file_name, document)
     files = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
     for file_name in files:
         fsync(draft / file_name)

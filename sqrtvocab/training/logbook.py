@@ -14,12 +14,13 @@ import numpy as np
 from torch.utils.tensorboard.summary import hparams, image, scalar, text
 
 from sqrtvocab.appended import AppendedFile
-from sqrtvocab.atomic import read_sealed_line, sealed_line, write_text
+from sqrtvocab.atomic import read_sealed_line, sealed_line, write_bytes
 from sqrtvocab.training.event_file import EventFile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+METRICS = "metrics.jsonl"
 _QUIET_SECONDS = 15  # between progress lines in a log file
 
 
@@ -33,18 +34,19 @@ class Logbook:
         folder: the run folder.
         start_step: the step the run goes on from. Records of later steps are dropped: a run that was killed
             has written some past its checkpoint.
+        recorded: bytes that `metrics.jsonl` had at that step; 0 if that is not known.
         enabled: false on all ranks but the first.
     """
 
-    def __init__(self, folder: Path, *, start_step: int = 0, enabled: bool = True) -> None:
+    def __init__(self, folder: Path, *, start_step: int = 0, recorded: int = 0, enabled: bool = True) -> None:
         self._printed = -math.inf
         self._live = enabled and sys.stderr.isatty()
         self._events: EventFile | None = None
         if not enabled:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "metrics.jsonl"
-        _drop_after(path, start_step)
+        path = folder / METRICS
+        _drop_after(path, start_step, recorded)
         self._metrics = AppendedFile(path)
         self._events = EventFile(folder, purge_step=start_step + 1)
 
@@ -59,21 +61,18 @@ class Logbook:
     def text(self, tag: str, markdown: str, step: int = 0) -> None:
         """Show Markdown text in TensorBoard."""
         if self._events is not None:
-            sound = markdown.encode("utf-8", "backslashreplace").decode()  # a path may hold any bytes
-            self._events.add(text(tag, sound), step)
+            self._events.add(text(tag, _sound(markdown)), step)
 
     def figure(self, tag: str, figure: Figure, step: int) -> None:
-        """Show a matplotlib figure in TensorBoard, and close it."""
+        """Show a matplotlib figure in TensorBoard."""
         if self._events is None:
             return
-        from matplotlib import pyplot
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())[..., :3]  # [H, W, 3]
         self._events.add(image(tag, pixels, dataformats="HWC"), step)
-        pyplot.close(figure)
 
     def hparams(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """Fill the run's row in TensorBoard's HPARAMS table. The metrics must have been recorded as
@@ -81,7 +80,8 @@ class Logbook:
         if self._events is None:
             return
         plain = {
-            key: value if type(value) in (int, float, str) else str(value) for key, value in settings.items()
+            key: value if type(value) in (int, float) else _sound(str(value))
+            for key, value in settings.items()
         }
         for summary in hparams(plain, dict(metrics)):
             self._events.add(summary)
@@ -119,6 +119,11 @@ class Logbook:
             self._events = None
 
 
+def _sound(words: str) -> str:
+    """Words that can be encoded: a path may hold any bytes."""
+    return words.encode("utf-8", "backslashreplace").decode()
+
+
 def markdown_table(rows: Mapping[str, object]) -> str:
     """A two-column Markdown table, for `Logbook.text`."""
     return "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items())])
@@ -133,10 +138,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [record for record, _ in lines]
 
 
-def _read_lines(path: Path) -> tuple[list[tuple[dict[str, Any], bytes]], dict[int, bytes]]:
+def _read_lines(path: Path, recorded: int = 0) -> tuple[list[tuple[dict[str, Any], bytes]], dict[int, bytes]]:
     """The records with their lines, and the damaged lines by number. What follows the last line break was
-    torn by a kill, and is nobody's loss."""
-    *lines, _ = (path.read_bytes() if path.exists() else b"").split(b"\n")
+    torn by a kill, and is nobody's loss, unless it begins in the part that was `recorded` before."""
+    content = path.read_bytes() if path.exists() else b""
+    *lines, torn = content.split(b"\n")
+    if torn and len(content) - len(torn) < recorded:
+        lines.append(torn)
     sound, damaged = [], {}
     for number, line in enumerate(lines, start=1):
         try:
@@ -154,9 +162,10 @@ def _listed(numbers: Collection[int]) -> str:
     return f"line {few} is" if len(numbers) == 1 else f"lines {few} are"
 
 
-def _drop_after(path: Path, step: int) -> None:
+def _drop_after(path: Path, step: int, recorded: int) -> None:
     """Keep the records up to `step`; set damaged lines aside, and say so."""
-    lines, damaged = _read_lines(path)
+    lines, damaged = _read_lines(path, recorded)
+    missing = recorded - (path.stat().st_size if path.exists() else 0)
     aside = path.with_name("metrics.damaged")
     if damaged:
         with aside.open("ab") as file:
@@ -166,5 +175,7 @@ def _drop_after(path: Path, step: int) -> None:
     newest = kept[-1][0]["step"] if kept else 0
     if newest < step:  # a checkpoint comes after the record of its step
         print(f"WARNING: {path}: nothing is left of steps {newest + 1:,} to {step:,}", file=sys.stderr)
+    elif missing > 0:
+        print(f"WARNING: {path}: {missing:,} bytes of records are gone from its end", file=sys.stderr)
     if path.exists():
-        write_text(path, "".join(line.decode() + "\n" for _, line in kept))
+        write_bytes(path, b"".join(line + b"\n" for _, line in kept))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from torch import nn
 from sqrtvocab.atomic import require_space
 from sqrtvocab.settings import RunFlags
 from sqrtvocab.training.checkpoint import save_checkpoint
-from sqrtvocab.training.logbook import Logbook
+from sqrtvocab.training.logbook import METRICS, Logbook
 from sqrtvocab.training.run_folder import RunFolder, begin_run, require_same_run
 from sqrtvocab.training.runtime import Runtime
 
 MAY_CHANGE = ("lr", "schedule", "warmup_steps")  # on resuming: a lower --lr after a loss that was not finite
+Document = str | Mapping[str, Any] | Sequence[Any] | Callable[[Mapping[str, Any], Mapping[str, Any]], str]
 
 
 @dataclass
@@ -35,12 +36,14 @@ class Run:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    documents: Mapping[str, object]
-    """JSON files that go into each checkpoint, by file name."""
+    documents: Mapping[str, Document]
+    """Files that go into each checkpoint, by name."""
     changes: list[str] = field(default_factory=list)
     """Which settings differ from those that the run had so far, as phrases."""
     step: int = 0
     """Optimiser steps done."""
+    recorded: int = 0
+    """Bytes of `metrics.jsonl` when the run came to that step before."""
     minutes: float = 0.0
     """Spent on training, evaluations left out."""
     best: Any = None
@@ -82,8 +85,19 @@ class Run:
 
     def _save(self, name: str, training: Mapping[str, Any] | None) -> None:
         if self.runtime.is_main:
-            state = {"step": self.step, "minutes": self.minutes, "best": self.best, "metrics": self.metrics}
-            save_checkpoint(self.folder, name, self.model, state, training, self.documents)
+            path = self.folder / METRICS
+            state = {
+                "step": self.step,
+                "minutes": self.minutes,
+                "best": self.best,
+                "metrics": self.metrics,
+                "recorded": path.stat().st_size if path.exists() else 0,
+            }
+            documents = {
+                file_name: document(self.settings, state) if callable(document) else document
+                for file_name, document in self.documents.items()
+            }
+            save_checkpoint(self.folder, name, self.model, state, training, documents)
 
     def close(self, book: Logbook, reason: str | None, hint: str) -> None:
         """Say how the run ended, and close `book`.
@@ -107,14 +121,15 @@ def open_run(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     runtime: Runtime,
-    documents: Mapping[str, object] | None = None,
+    documents: Mapping[str, Document] | None = None,
 ) -> Run:
     """Begin a new run, or load the one in `folder` to go on with it; write its settings to `config.json`.
 
     Args:
         resolved: what was found out from the flags and the data, as plain settings; `total_steps` among them.
         same: the settings that a resumed run must share with its beginning.
-        documents: JSON files that go into each checkpoint, by file name.
+        documents: files that go into each checkpoint, by name: a text, what becomes JSON, or a function that
+            makes one of the settings and the checkpoint's state.
 
     Raises:
         UserError: if the run in `folder` is another one or of another model, or if the disk is too full.
@@ -134,6 +149,7 @@ def open_run(
             if saved.get(name) != settings[name]
         ]
         run.step, run.minutes, run.best = state["step"], state["minutes"], _if_finite(state["best"])
+        run.recorded = state.get("recorded", 0)  # older versions did not keep it
         folder.checkpoint.load_weights(model)
         training = folder.checkpoint.load_training()
         optimizer.load_state_dict(training["optimizer"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections import namedtuple
 
@@ -183,7 +184,9 @@ def test_damaged_settings_of_a_run(train, bare_train, score, complaint, finished
     out = tmp_path / "r"
     shutil.copytree(finished, out)
     path = out / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    settings = json.loads(path.read_text())
+    del settings["seal"]  # a change that was meant
+    path.write_text(json.dumps({**settings, **damage}))
     begins = f"{path}: not the settings of a run of train_classifier: "
     for line, command in (
         (complaint(score(out)), "eval_classifier: "),
@@ -214,7 +217,7 @@ def test_images_with_other_labels(train, complaint, rendered, tmp_path):
     folder = tmp_path / "images"
     shutil.copytree(rendered, folder)
     for name in ("config.json", "manifest.json"):
-        text = (folder / name).read_text()
+        text = re.sub(r',\s+"seal": "[0-9a-f]+"', "", (folder / name).read_text())  # as older versions wrote
         assert '"seed": 0' in text
         (folder / name).write_text(text.replace('"seed": 0', '"seed": 1'))
     line = complaint(train("--data", folder, "--out", tmp_path / "r"))

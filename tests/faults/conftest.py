@@ -13,6 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from injection import KILLED, Disturbed, contents, one_line
+from trainers import Trainer, train_classifier, train_lm
+
+from lm.stories.write import stories
+from lm.text.tokenizer import END
+from shapesgen import Recipe
 
 SECONDS = 60  # nothing here runs longer than a second or two: what does is a hang
 
@@ -139,3 +144,29 @@ def invoke(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
         return Answer(code, *(stream.buffer.getvalue().decode("utf-8", "replace") for stream in streams))
 
     return call
+
+
+# ---- trainers ----
+
+
+@pytest.fixture
+def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints of some kilobytes, no pictures, and the compiled renderer loaded before any fork."""
+    monkeypatch.setattr("classifier.cnn.CHANNELS", (3, 2, 2, 2))
+    monkeypatch.setattr("classifier.cnn.EMBEDDING", 4)
+    monkeypatch.setattr("sqrtvocab.training.logbook.Logbook.figure", lambda *arguments: None)
+    Recipe().render([0], [0])
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve stories."""
+    path = tmp_path_factory.mktemp("text") / "stories.txt"
+    path.write_text("".join(f"{story}\n{END}\n" for story in stories("train", 12)))
+    return path
+
+
+@pytest.fixture(params=["train_lm", "train_classifier"])
+def trainer(request: pytest.FixtureRequest, small_models: None, text: Path, tmp_path: Path) -> Trainer:
+    """Each trainer."""
+    return train_lm(text, tmp_path / "cache") if request.param == "train_lm" else train_classifier()

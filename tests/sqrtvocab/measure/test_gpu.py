@@ -7,7 +7,7 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sqrtvocab.measure.gpu import GPUS, as_on
+from sqrtvocab.measure.gpu import GPUS, gpu_rules
 from sqrtvocab.measure.simulate import Training, simulate
 
 
@@ -22,7 +22,7 @@ class Names(TorchDispatchMode):
 
 
 def operators_of_attention(gpu, dtype, dropout, head_dim=16):
-    with FakeTensorMode(), as_on(GPUS[gpu]), Names() as operators:
+    with FakeTensorMode(), gpu_rules(GPUS[gpu]), Names() as operators:
         query = torch.empty(2, 4, 32, head_dim, dtype=dtype, requires_grad=True)
         out = F.scaled_dot_product_attention(query, query, query, is_causal=True, dropout_p=dropout)
         out.sum().backward()
@@ -72,7 +72,7 @@ def test_both_kernels_keep_as_much():
 
     peaks = []
     for gpu in ("t4", "a10g"):
-        with as_on(GPUS[gpu]):
+        with gpu_rules(GPUS[gpu]):
             peaks.append(simulate(make).peak)
     assert peaks[0] == pytest.approx(peaks[1], abs=64)  # the state of the dropout, used or not
 
@@ -96,7 +96,7 @@ def kept_by_dropout(device, **options):
 def test_dropout_keeps_what_it_keeps_on_cuda(options):
     with FakeTensorMode():
         expected = kept_by_dropout("cuda", **options)
-        with as_on(GPUS["a10g"]):
+        with gpu_rules(GPUS["a10g"]):
             assert kept_by_dropout("cpu", **options) == expected
     if options == {"p": 0.1}:
         assert expected == [(torch.bool, (8, 8))]  # a byte an element
@@ -111,7 +111,7 @@ def test_dropout_in_a_step():
         inputs = torch.empty(rows, width, requires_grad=True)
         return Training(model, torch.optim.SGD(model.parameters()), lambda: model(inputs).sum())
 
-    with as_on(GPUS["a10g"]):
+    with gpu_rules(GPUS["a10g"]):
         without, with_dropout = (simulate(lambda p=p: make(p)).activations for p in (0.0, 0.1))
     # And the output of the last, which the linear layer keeps; without dropout that is the input itself.
     assert with_dropout - without == layers * rows * width + 4 * rows * width
@@ -148,7 +148,7 @@ def test_autocast_is_that_of_cuda(operation, dtype):
         finally:
             torch.set_autocast_enabled("cuda", before)
             torch.clear_autocast_cache()
-        with as_on(GPUS["a10g"]), torch.autocast("cpu", dtype=torch.bfloat16):
+        with gpu_rules(GPUS["a10g"]), torch.autocast("cpu", dtype=torch.bfloat16):
             assert call(torch.empty(8, 8, dtype=dtype)).dtype == expected
 
 
@@ -168,7 +168,7 @@ def test_capacities():
     ],
 )
 def test_fewer_heads_of_keys_than_of_queries(gpu, dtype, kernel):
-    with FakeTensorMode(), as_on(GPUS[gpu]), Names() as operators:
+    with FakeTensorMode(), gpu_rules(GPUS[gpu]), Names() as operators:
         query = torch.empty(2, 8, 32, 16, dtype=dtype, requires_grad=True)
         key = torch.empty(2, 2, 32, 16, dtype=dtype, requires_grad=True)
         out = F.scaled_dot_product_attention(query, key, key, is_causal=True, enable_gqa=True)
@@ -193,7 +193,7 @@ def test_a_llama_with_grouped_queries():
 
         return Training(model, torch.optim.AdamW(model.parameters(), fused=True), loss, model.lm_head)
 
-    with as_on(GPUS["a10g"]):
+    with gpu_rules(GPUS["a10g"]):
         two, eight = (simulate(lambda heads=heads: make(heads)) for heads in (2, 8))
     assert two.activations < eight.activations
     assert two.parameters == eight.parameters - 4 * 2 * 2 * 64 * (64 - 16)  # of 2 layers, keys and values

@@ -11,7 +11,7 @@ from transformers import GPT2Config
 from lm.model import CompressedLM, CompressedLMConfig
 from sqrtvocab import make_head
 from sqrtvocab.measure import allocated_by
-from sqrtvocab.measure.gpu import GPU, GPUS, as_on
+from sqrtvocab.measure.gpu import GPU, GPUS, gpu_rules
 from sqrtvocab.measure.simulate import AGREES_WITHIN, Training, simulate
 
 N, D, V = 256, 64, 1000
@@ -120,7 +120,7 @@ def test_dropout_of_cuda_on_the_cpu(head):
     def make():
         return gpt2(head, dropout=0.1, attention="eager")
 
-    with as_on(GPUS["a10g"]):
+    with gpu_rules(GPUS["a10g"]):
         assert simulate(make).peak == pytest.approx(really(make), rel=AGREES_WITHIN)
 
 
@@ -134,7 +134,7 @@ def test_a_language_model_on_a_gpu(head, options):
     make("cuda").step()  # cuBLAS now has its workspaces, which stay and are none of the step's
     gc.collect()
     torch.cuda.empty_cache()
-    with as_on(GPU("here", 0, torch.cuda.get_device_capability())):
+    with gpu_rules(GPU("here", 0, torch.cuda.get_device_capability())):
         memory = simulate(lambda: make("cpu"), round_to=512)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_reserved()

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 
+from sqrtvocab.errors import RunError
 from sqrtvocab.training import Logbook, markdown_table, read_metrics
 
 
@@ -118,3 +119,88 @@ def test_records_are_plain_json(tmp_path):
     book.scalars(1, {"loss/train": 1 / 3})
     book.close()
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["loss/train"] == 1 / 3
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A `metrics.jsonl` of five records."""
+    book = Logbook(tmp_path)
+    for step in range(1, 6):
+        book.scalars(step, {"loss/train": step + 0.5})
+    book.close()
+    return tmp_path / "metrics.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("damage", "line", "left"),
+    [
+        (lambda data: data.replace(b"2.5", b"3.5"), 2, [1, 3, 4, 5]),  # still a number
+        (lambda data: data.replace(b"2.5", b"\xff.5"), 2, [1, 3, 4, 5]),  # no UTF-8
+        (lambda data: data.replace(b'"step": 4', b'"stop": 4'), 4, [1, 2, 3, 5]),
+        (lambda data: data.replace(b"\n", b" ", 1), 1, [3, 4, 5]),  # two records in a line
+        (lambda data: data[:60] + bytes(60) + data[120:], 2, [1, 4, 5]),  # two lines, and what parts them
+        (lambda data: data[:-30] + bytes(30), 5, [1, 2, 3, 4]),  # the last line break, too
+        (lambda data: b"[" * 100_000 + data[data.index(b"\n") :], 1, [2, 3, 4, 5]),
+    ],
+)
+def test_damaged_records_are_named_and_set_aside(written, capsys, damage, line, left):
+    whole = read_metrics(written)
+    recorded = written.stat().st_size
+    written.write_bytes(damage(written.read_bytes()))
+    held = written.read_bytes().split(b"\n")
+    Logbook(written.parent, start_step=5, recorded=recorded).close()
+    told = capsys.readouterr().err
+    assert f"WARNING: {written}: line {line} is damaged: " in told
+    assert f"set aside in {written.parent}/metrics.damaged" in told
+    aside = (written.parent / "metrics.damaged").read_bytes().split(b"\n")[:-1]
+    assert aside == [held[line - 1]]
+    kept = read_metrics(written)
+    assert capsys.readouterr().err == ""
+    assert kept == [record for record in whole if record["step"] in left]
+
+
+@pytest.mark.parametrize("cut", [1, 40, 200, 10_000])
+def test_records_that_are_gone_are_missed(written, capsys, cut):
+    recorded = written.stat().st_size
+    written.write_bytes(written.read_bytes()[: max(0, recorded - cut)])
+    Logbook(written.parent, start_step=5, recorded=recorded).close()
+    assert f"WARNING: {written}: " in capsys.readouterr().err
+
+
+def test_what_a_kill_has_torn_is_no_damage(written, capsys):
+    recorded = written.stat().st_size
+    with written.open("ab") as file:
+        file.write(b'{"step": 6, "loss/tr')
+    Logbook(written.parent, start_step=5, recorded=recorded).close()
+    assert capsys.readouterr().err == ""
+    assert written.stat().st_size == recorded
+
+
+def test_reading_damaged_records_says_so(written, capsys):
+    written.write_bytes(written.read_bytes().replace(b"2.5", b"3.5"))
+    assert [record["step"] for record in read_metrics(written)] == [1, 3, 4, 5]
+    assert capsys.readouterr().err == f"WARNING: {written}: line 2 is damaged and left out\n"
+
+
+def test_records_of_older_versions_have_no_checksum(written):
+    whole = read_metrics(written)
+    written.write_text("".join(json.dumps(record) + "\n" for record in whole))
+    Logbook(written.parent, start_step=5).close()
+    assert read_metrics(written) == whole
+
+
+def test_a_full_disk_is_told_at_once(written, monkeypatch):
+    book = Logbook(written.parent, start_step=5)
+    monkeypatch.setattr(book._metrics, "_file", open("/dev/full", "wb", buffering=0))  # noqa: SIM115
+    with pytest.raises(RunError, match=rf"cannot write {written}: No space left on device"):
+        book.scalars(6, {"loss/train": 1.0})
+    book.close()
+    assert [record["step"] for record in read_metrics(written)] == [1, 2, 3, 4, 5]
+
+
+def test_words_that_are_no_text(tmp_path):
+    book = Logbook(tmp_path)
+    book.text("config", "a path: \udcff")
+    book.hparams({"out": "\udcff"}, {})
+    book.close()
+    assert b"a path: \\udcff" in events(tmp_path).Tensors("config/text_summary")[0].tensor_proto.string_val[0]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sqrtvocab.errors import UserError
-from sqrtvocab.settings import RunFlags, StepFlags
+from sqrtvocab.settings import RunFlags, StepFlags, read_config
 from sqrtvocab.training import Logbook, Run, load_checkpoint, look_into_folder, open_run, set_learning_rate
 
 
@@ -92,7 +92,7 @@ def test_settings_of_another_program_are_refused(open_it):
     run = open_it()
     run.save_last()
     path: Path = run.folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "lr": "high"}))
+    path.write_text(json.dumps({**read_config(run.folder), "lr": "high"}))
     with pytest.raises(
         UserError, match=r"config.json: not the settings of a run of train_it: .*'lr' cannot be"
     ):

@@ -201,7 +201,7 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _ImageFlags, _BackboneFl
         if self.data is None or self.has_shapes:
             images = str(self.space().num_classes)
         else:
-            images = self.data.resolve().stem
+            images = self.data.resolve().name.removesuffix(self.data.suffix if self.data.is_file() else "")
         backbone = "" if self.backbone == "cnn" else f"-{self.backbone.replace(':', '-')}"
         grouping = f"-{self.grouping}" if HEADS[self.head].has_groups else ""
         return f"classifier-{images}{backbone}-{self.head}{grouping}"

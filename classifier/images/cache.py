@@ -41,6 +41,7 @@ FORMAT = 1  # to be raised when `decode` makes other pixels of the same file
 CHUNK = 512  # pictures
 _REPORT = 32  # pictures between two reports
 _PER_WORKER = 5_000  # pictures that are worth the start of another process, which imports torch
+_MUCH = 2_000_000_000  # bytes whose reading may take a while
 Say = Callable[[str], None]
 
 
@@ -127,7 +128,7 @@ def open_pixels(
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with FileLock(place.with_name(place.name + ".lock")):  # of several processes one decodes, others wait
-            facts, problem = _read(place, made_of)
+            facts, problem = _read(place, made_of, say)
             if facts is None:
                 if problem:
                     say(f"{place}: {problem}; decoding again")
@@ -150,11 +151,13 @@ def _place(source: str, shape: Shape, cache: Path, keeps: bool) -> Path:
     return cache / f"{name}-{key}"
 
 
-def _read(place: Path, made_of: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
+def _read(place: Path, made_of: dict[str, Any], say: Say) -> tuple[dict[str, Any] | None, str]:
     """What done.json says, or None and why it cannot be used ("" if there is none)."""
     path = place / "done.json"
     if not path.exists():
         return None, ""
+    if made_of["kept"] and _bytes(made_of) > _MUCH:
+        say(f"checking {_bytes(made_of) / 1e9:.1f} GB of decoded pictures in {place}")
     try:
         facts = parse_json(path.read_text("utf-8"))
         if any(facts[key] != value for key, value in made_of.items()):

@@ -52,16 +52,15 @@ def read_folder(root: Path) -> Found:
             f"{source}: no pictures in it; expected a folder for each class with {', '.join(SUFFIXES)} files "
             + (f"(its {loose:,} pictures are in no class folder)" if loose else "in it")
         )
-    notes = [
-        note
-        for is_so, note in (
-            (loose, f"{loose:,} pictures outside the class folders are left out"),
-            (others, f"{others:,} files that are no pictures by their names are left out"),
-            (empty, f"{len(empty):,} folders without pictures are no classes, such as {empty[:1]}"),
-            (left_out, f"{', '.join(left_out)} beside the folders of the splits left out"),
-        )
-        if is_so
-    ]
+    notes = []
+    if loose:
+        notes.append(f"pictures in no class folder, left out: {loose:,}")
+    if others:
+        notes.append(f"files that are no pictures by their names, left out: {others:,}")
+    if empty:
+        notes.append(f"folders without pictures, which are no classes: {len(empty):,}, such as {empty[0]}")
+    if left_out:
+        notes.append(f"beside the folders of the splits, left out: {', '.join(left_out)}")
     return Found(source, Files(root, names), names, classes, splits, notes=tuple(notes))
 
 

@@ -131,7 +131,7 @@ def make_listing(
             notes += (f"{fraction:.0%} of the training pictures, by class, are kept for {split}",)
     empty = len(names) - len(np.unique(labels[splits == 0]))
     if empty and classes is None:
-        notes += (f"{empty:,} of {len(names):,} classes have no training picture",)
+        notes += (f"classes without a training picture: {empty:,} of {len(names):,}",)
     return Listing(found.source, found.store, found.keys, labels, splits, names, notes)
 
 

@@ -116,7 +116,7 @@ def read_tables(
     paths = [str(table.path.parent / path) for table in read for path in table.paths or ()]
     kept = _once(source, paths, values)
     if len(kept) < len(paths):
-        notes = (f"{len(paths) - len(kept):,} rows name a picture a second time and are left out",)
+        notes = (f"rows that name a picture a second time, left out: {len(paths) - len(kept):,}",)
     store = Files(base, [_relative(paths[i], base) for i in kept])
     chosen = ([keys[i] for i in kept], [values[i] for i in kept], [splits[i] for i in kept])
     return Found(source, store, *chosen, names, notes)

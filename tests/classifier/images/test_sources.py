@@ -67,7 +67,7 @@ def test_splits_as_folders(picture, write_tree, open_at, tmp_path, validation):
     opened = open_at(root)
     assert counts(opened) == (6, 4, 2)
     assert list(opened["test"].classes) == ["a", "b"]
-    assert opened.notes == ("extra beside the folders of the splits left out",)
+    assert opened.notes == ("beside the folders of the splits, left out: extra",)
 
 
 def test_a_class_named_train_is_no_split(picture, write_tree, open_at, tmp_path):
@@ -95,9 +95,9 @@ def test_what_is_left_out_is_said(picture, write_tree, open_at, tmp_path):
     opened = open_at(root, valid_fraction=0, test_fraction=0)
     assert list(opened["train"].classes) == ["a", "b"]
     assert opened.notes == (
-        "1 pictures outside the class folders are left out",
-        "1 files that are no pictures by their names are left out",
-        "1 folders without pictures are no classes, such as ['empty']",
+        "pictures in no class folder, left out: 1",
+        "files that are no pictures by their names, left out: 1",
+        "folders without pictures, which are no classes: 1, such as empty",
     )
 
 
@@ -144,7 +144,7 @@ def test_hugging_face_parquet(picture, encoded, open_at, tmp_path, image):
     opened = open_at(root)
     assert counts(opened) == (10, 4, 2)
     assert list(opened["train"].classes) == names
-    assert opened.notes == ("1 of 3 classes have no training picture",)
+    assert opened.notes == ("classes without a training picture: 1 of 3",)
     images, labels = opened["train"].batch([7, 0, 9])
     assert labels.tolist() == [1, 0, 1]
     for image, row in zip(images, (7, 0, 9), strict=True):
@@ -282,7 +282,7 @@ def test_a_picture_listed_twice(photos, open_at):
     records = [{"path": f"photos/{i % 3}.png", "label": i % 3} for i in range(5)]
     opened = open_at(write_table(photos / "list.csv", records), valid_fraction=0, test_fraction=0)
     assert counts(opened) == (3, 0, 0)
-    assert opened.notes == ("2 rows name a picture a second time and are left out",)
+    assert opened.notes == ("rows that name a picture a second time, left out: 2",)
     records[3]["label"] = 2
     with pytest.raises(
         UserError, match=r"photos/0\.png is there twice, as 0 and as 2; a picture has one class"

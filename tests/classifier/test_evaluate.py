@@ -22,7 +22,7 @@ from sqrtvocab.errors import UserError
 def test_scores_equal_a_count_on_the_dense_distribution(alone, head, num_groups):
     torch.manual_seed(0)
     partition = Partition.random(23, num_groups, seed=1)
-    model = make_classifier(head, partition)
+    model = make_classifier(head, partition, radices=(23,))
     images, target = torch.randint(0, 256, (20, 3, 100, 100), dtype=torch.uint8), torch.randint(0, 23, (20,))
     result = evaluate(
         model, [(images[:12], target[:12]), (images[12:], target[12:])], partition, alone, top_k=3

@@ -1,10 +1,14 @@
 """The commands on the user's own pictures: from a folder to a scored model, and clear refusals."""
 
 import csv
+import io
 import json
 import shutil
+import socket
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from safetensors.torch import load_file
@@ -283,3 +287,54 @@ def test_a_picture_that_vanishes_in_mid_run(run, folder, tmp_path, monkeypatch):
     assert line.startswith(f"train_classifier: --data {root}: ")
     assert line.endswith(".png was whole when the run began, and now: the file is empty")
     assert "Traceback" not in result.err
+
+
+@pytest.mark.slow
+def test_two_ranks_share_a_cache_and_the_statistics_of_batch_norms(forked, rate, folder, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    job = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    job["SQRTVOCAB_CACHE"] = str(tmp_path / "cache")
+    flags = [*FLAGS, "--data", folder, "--backbone", "resnet18", "--image-size", 32, "--max-steps", 3]
+    ranks = [
+        forked(
+            cli.train_main,
+            [*flags, "--out", tmp_path / "r"],
+            tmp_path,
+            {**job, "RANK": rank, "LOCAL_RANK": rank},
+        )
+        for rank in ("0", "1")
+    ]
+    first, second = [rank.wait() for rank in ranks]
+    assert (first.code, second.code) == (0, 0), first.err + second.err
+    assert second.err == ""
+    # One process with rank 0's statistics scores what both together scored.
+    assert rate(tmp_path / "r", "--split", "validation").code == 0
+    scored = json.loads((tmp_path / "r" / "eval-validation.json").read_text())
+    metrics = json.loads((tmp_path / "r" / "last" / "state.json").read_text())["metrics"]
+    assert scored["loss"] == pytest.approx(metrics["loss/validation"], rel=1e-4)
+
+
+def test_two_classes_and_a_named_class_without_pictures(run, tmp_path):
+    """The labels of a Parquet file keep their numbers; the prior of a class never seen is finite."""
+    rows = {"image": [], "label": []}
+    for i in range(20):
+        file = io.BytesIO()
+        Image.new("RGB", (9, 9), ("red", "blue")[i % 2]).save(file, "png")
+        rows["image"].append({"bytes": file.getvalue(), "path": f"{i}.png"})
+        rows["label"].append((0, 2)[i % 2])
+    features = {"label": {"_type": "ClassLabel", "names": ["red", "green", "blue"]}}
+    table = pa.table(rows).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
+    pq.write_table(table, tmp_path / "colours.parquet")
+    result = run("--data", tmp_path / "colours.parquet", "--max-steps", 2, "--out", tmp_path / "r")
+    assert result.code == 0, result.err
+    assert "classes without a training picture: 1 of 3" in result.err
+    (tmp_path / "two" / "a").mkdir(parents=True)
+    (tmp_path / "two" / "b").mkdir()
+    for i in range(10):
+        Image.new("RGB", (9, 9), "red").save(tmp_path / "two" / "a" / f"{i}.png")
+        Image.new("RGB", (9, 9), "blue").save(tmp_path / "two" / "b" / f"{i}.png")
+    assert run("--data", tmp_path / "two", "--max-steps", 2, "--out", tmp_path / "two-run").code == 0

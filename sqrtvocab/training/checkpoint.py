@@ -49,7 +49,7 @@ class Checkpoint:
         """
         try:
             load_model(model, self.folder / "model.safetensors")
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             problem = " ".join(str(error).split())
             raise UserError(f"checkpoint {self.folder} is of another model: {problem[:300]}") from error
 

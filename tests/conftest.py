@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
@@ -14,12 +15,16 @@ from typing import NamedTuple
 import pytest
 import torch
 from hypothesis import settings
+from tqdm import tqdm
 
 from sqrtvocab.training import Runtime, read_metrics
 
 # No deadline: machines are shared and the first call of an operator is slow. CI must not fail by chance.
 settings.register_profile("sqrtvocab", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("sqrtvocab")
+
+# tqdm's own lock is shared with forked processes: one that is killed while it draws a bar would keep it for ever.
+tqdm.set_lock(threading.RLock())
 
 DEVICES = ["cpu"]
 if torch.cuda.is_available():

@@ -23,7 +23,7 @@ from sqrtvocab.training import Runtime, read_metrics
 settings.register_profile("sqrtvocab", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("sqrtvocab")
 
-# tqdm's own lock is shared with forked processes: one that is killed while it draws a bar would keep it for ever.
+# tqdm's own lock is shared with forked processes: one that is killed while it draws a bar would keep it.
 tqdm.set_lock(threading.RLock())
 
 DEVICES = ["cpu"]

@@ -73,7 +73,7 @@ def test_a_full_disk_ends_the_run_and_keeps_it(
 @pytest.mark.parametrize("trainer", ["train_lm"], indirect=True)
 @pytest.mark.parametrize(
     ("how", "every"),
-    [("kill", 6), ("full", 6), pytest.param("kill", 1, marks=slow), pytest.param("full", 1, marks=slow)],
+    [("kill", 15), ("full", 15), pytest.param("kill", 1, marks=slow), pytest.param("full", 1, marks=slow)],
 )
 def test_tokenising_disturbed_anywhere_begins_again(
     how, every, trainer, operations, forked, tally, tmp_path
@@ -115,7 +115,7 @@ def finished(trainer: Trainer, forked, tmp_path: Path) -> Path:
     return run
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(260, marks=slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(260, marks=slow)])
 def test_damage_is_found_or_harmless(count, trainer, finished, invoke, tally, tmp_path) -> None:
     """Of every file of a run, and of the text in tokens: either the results are those of an undamaged run, or
     the file is named."""
@@ -225,7 +225,14 @@ DOCUMENTS = {
 
 @pytest.mark.parametrize(
     "name",
-    ["config.json", "last/state.json", "best/state.json", "order.json", "tokenizer.json", "metrics.jsonl"],
+    [
+        "config.json",
+        "last/state.json",
+        *(
+            pytest.param(name, marks=slow)
+            for name in ("best/state.json", "order.json", "tokenizer.json", "metrics.jsonl")
+        ),
+    ],
 )
 def test_any_document_in_place_of_ours(name, trainer, finished, invoke, tally) -> None:
     path = finished / name

@@ -88,6 +88,7 @@ def write_set(
         finished = [record for record in records if record is not None]
         if len(finished) == len(shards):
             write_text(out / "README.md", dataset_card(recipe, form))
+            write_config(config, out, replace=True)  # with its seal, if an older version began the set
             write_manifest(recipe, out, form, finished)
     except OSError as error:
         reason = f"{error.strerror or error}: {error.filename2 or error.filename or out}"

@@ -179,7 +179,8 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _ImageFlags, _BackboneFl
     PROGRAM: ClassVar[str] = "train_classifier"
     MODULE: ClassVar[str] = "classifier.train"
     ADDED_LATER: ClassVar[dict[str, Any]] = {
-        "modulation": None, "rank": None, "chunk_size": None,
+        "modulation": None, "rank": None, "chunk_size": None, "samples": None, "hashes": None,
+        "buckets": None,
         **{
             field.name: field.default
             for field in (*dataclasses.fields(_ImageFlags), *dataclasses.fields(_BackboneFlags))

@@ -22,8 +22,6 @@ import math
 import os
 from typing import Any
 
-import torch
-
 from classifier.augment import Augmentation
 from classifier.backbones import make_encoder
 from classifier.config import TrainConfig
@@ -38,7 +36,7 @@ from classifier.data import (
 )
 from classifier.evaluate import CLASSES, evaluate
 from classifier.figures import confusion_figures, example_grid
-from classifier.model import make_classifier, make_partition, parameter_table, require_room
+from classifier.model import make_classifier, make_optimizer, make_partition, parameter_table, require_room
 from sqrtvocab.errors import UserError
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
 from sqrtvocab.training.batch_plan import BatchPlan
@@ -53,7 +51,7 @@ from sqrtvocab.training.window import Window
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
 SAME_RUN = (
-    "head", "modulation", "rank", "num_classes", "grouping", "groups", "prior", "backbone",
+    "head", "modulation", "rank", "samples", "hashes", "buckets", "num_classes", "grouping", "groups", "prior", "backbone",
     "drawn_on_the_fly", "image_size", "grey", "augment", "flip", "training_images", "images_per_step",
     "eval_images", "seed",
 )  # fmt: skip
@@ -113,7 +111,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     model.to(runtime.device)
     partition.to(runtime.device)
     require_room(model, train_images.shape, config.batch_size, plan, runtime)
-    optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
+    optimizer = make_optimizer(model, config, runtime)
     scaler = runtime.scaler()
 
     # --------------------------------------------------------------------------------------------------------

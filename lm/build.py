@@ -27,6 +27,7 @@ from sqrtvocab.cache import default_cache
 from sqrtvocab.heads import head_class, make_head
 from sqrtvocab.training import BatchPlan, RunFolder, Runtime, UserError, write_text
 from sqrtvocab.training.memory import ADAM, require_free, require_memory
+from sqrtvocab.training.optimizer import make_adam, require_sparse_support
 
 GPT_NEO_WINDOW = 256  # of its local attention, in the paper
 
@@ -224,15 +225,16 @@ def parameter_groups(model: CompressedLM, weight_decay: float) -> list[dict[str,
 def make_optimizer(model: CompressedLM, config: TrainConfig) -> torch.optim.Optimizer:
     """AdamW as GPT-2 and its successors are trained."""
     groups = parameter_groups(model, config.weight_decay)
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95), fused=True)
+    return make_adam(groups, model.head, torch.optim.AdamW, lr=config.lr, betas=(0.9, 0.95))
 
 
 def require_room(model: CompressedLM, config: TrainConfig, plan: BatchPlan, runtime: Runtime) -> None:
-    """Refuse micro-batches that the memory of the CPU does not hold.
+    """Refuse micro-batches that the memory of the CPU does not hold, and gradients that cannot be had.
 
     Raises:
         UserError: saying what a step takes.
     """
+    require_sparse_support(model.head, config.head, runtime, config.compile)
     if runtime.device.type != "cpu":  # a GPU says itself what it lacks
         return
     sequences, length = min(config.batch_size, -(-plan.items(0) // plan.world_size)), config.seq_len

@@ -148,7 +148,8 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _BackboneFlags, _TextFla
     PROGRAM: ClassVar[str] = "train_lm"
     MODULE: ClassVar[str] = "lm.train"
     ADDED_LATER: ClassVar[dict[str, Any]] = {
-        "embeddings": None, "modulation": None, "rank": None, "chunk_size": None, "adapter": False
+        "embeddings": None, "modulation": None, "rank": None, "chunk_size": None, "samples": None, "hashes": None,
+        "buckets": None, "adapter": False
     }  # fmt: skip
 
     preset: Literal["default", "paper-128", "paper-256", "paper-512", "ablation", "quickstart"] = "default"

@@ -185,18 +185,21 @@ def build_model(
     if kind.takes("bias"):
         options["bias"] = config.prior  # GPT-2's own output layer has none; a prior needs one
     is_ordered = order is not None and (kind.takes("partition") or kind.takes("order"))
-    model = CompressedLM(
-        CompressedLMConfig(
-            text_config=backbone_config(config, tokenizer),
-            head=config.head,
-            num_groups=config.num_groups,
-            ordered=is_ordered,
-            head_options=options or None,
-            tie_word_embeddings=config.tie_embeddings,
-            adapter=config.adapter,
-        ),
-        order=order if is_ordered else None,
-    )
+    try:
+        model = CompressedLM(
+            CompressedLMConfig(
+                text_config=backbone_config(config, tokenizer),
+                head=config.head,
+                num_groups=config.num_groups,
+                ordered=is_ordered,
+                head_options=options or None,
+                tie_word_embeddings=config.tie_embeddings,
+                adapter=config.adapter,
+            ),
+            order=order if is_ordered else None,
+        )
+    except ValueError as error:  # such as more samples than tokens
+        raise UserError(f"--head {config.head}: {error}") from error
     if config.prior:
         model.head.init_prior(frequencies)
     return model, model.head.partition or Partition(len(counts), config.num_groups, order)

@@ -97,10 +97,12 @@ class MachHead(Head):
             nll = self._nll_of_hashes(hidden, target, label_smoothing)
         else:
             blocks = zip(self._blocks(hidden), self._blocks(target), strict=True)
-            nll = torch.cat([
-                token_nll(self._joint(rows), truth, label_smoothing, 1 / self.num_classes)
-                for rows, truth in blocks
-            ])
+            nll = torch.cat(
+                [
+                    token_nll(self._joint(rows), truth, label_smoothing, 1 / self.num_classes)
+                    for rows, truth in blocks
+                ]
+            )
         return torch.zeros_like(nll), nll
 
     def _nll_of_hashes(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> Tensor:

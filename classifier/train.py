@@ -42,8 +42,8 @@ from sqrtvocab.training.window import Window
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
 SAME_RUN = (
-    "head", "modulation", "rank", "samples", "hashes", "buckets", "num_classes", "grouping", "groups", "prior",
-    "backbone", "drawn_on_the_fly", "image_size", "grey", "augment", "flip", "training_images",
+    "head", "modulation", "rank", "samples", "hashes", "buckets", "num_classes", "grouping", "groups",
+    "prior", "backbone", "drawn_on_the_fly", "image_size", "grey", "augment", "flip", "training_images",
     "images_per_step", "eval_images", "seed",
 )  # fmt: skip
 HPARAMS = ("head", "grouping", "groups", "num_classes", "prior", "backbone", "images_per_step", "lr", "seed")

@@ -38,7 +38,7 @@ class _HeadFlags(HeadFlags):
         if self.tie_embeddings and not HEADS[self.head].takes("weight"):
             problems.append(f"--tie-embeddings: --head {self.head} has no weight of the embedding's shape")
         if self.num_groups is not None and HEADS[self.head].frequent_first:
-            problems.append(f"--num-groups: --head {self.head} has clusters, not groups")
+            problems.append(f"--num-groups: --head {self.head} has no groups of this kind")
         if self.grouping in ("random", "clusters") and HEADS[self.head].frequent_first:
             problems.append(
                 f"--grouping {self.grouping}: --head {self.head} needs frequent tokens first; "
@@ -148,8 +148,8 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _BackboneFlags, _TextFla
     PROGRAM: ClassVar[str] = "train_lm"
     MODULE: ClassVar[str] = "lm.train"
     ADDED_LATER: ClassVar[dict[str, Any]] = {
-        "embeddings": None, "modulation": None, "rank": None, "chunk_size": None, "samples": None, "hashes": None,
-        "buckets": None, "adapter": False
+        "embeddings": None, "modulation": None, "rank": None, "chunk_size": None, "samples": None,
+        "hashes": None, "buckets": None, "adapter": False
     }  # fmt: skip
 
     preset: Literal["default", "paper-128", "paper-256", "paper-512", "ablation", "quickstart"] = "default"

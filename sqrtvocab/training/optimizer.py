@@ -48,7 +48,7 @@ def require_sparse_support(head: Head, name: str, runtime: Runtime, compiled: bo
         raise UserError(f"--compile: not with --head {name}, whose gradients are sparse; drop the flag")
     if runtime.world_size > 1 and runtime.device.type == "cuda":
         raise UserError(
-            f"--head {name}: several GPUs cannot exchange its sparse gradients; train on one, without torchrun"
+            f"--head {name}: several GPUs cannot exchange its sparse gradients; leave torchrun out"
         )
 
 

@@ -493,7 +493,10 @@ def test_all_bad_flags_at_once(run, complaint):
         (("--data", "nowhere"), "--data nowhere: no such file or folder"),
         (("--head", "magic"), "--head magic: no head has this name; choose flat, grouped, grouped-linear, "),
         (("--head", "factored"), "--head factored: needs radices, which text does not have"),
-        (("--head", "adaptive", "--num-groups", 3), "--num-groups: --head adaptive has clusters, not groups"),
+        (
+            ("--head", "adaptive", "--num-groups", 3),
+            "--num-groups: --head adaptive has no groups of this kind",
+        ),
         (("--adapter",), "--adapter is for --tie-embeddings"),
         (("--head", "grouped", "--tie-embeddings"), "--tie-embeddings: --head grouped has no weight"),
         (("--modulation", "film"), "--modulation is for --head grouped, not grouped-linear"),

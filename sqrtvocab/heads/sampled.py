@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -73,7 +73,7 @@ class SampledHead(FlatHead):
     @property
     def weight(self) -> nn.Parameter:  # type: ignore[override]
         """[V, d]"""
-        return self.rows.weight
+        return cast(nn.Parameter, self.rows.weight)
 
     @property
     def bias(self) -> Tensor:  # type: ignore[override]
@@ -86,7 +86,7 @@ class SampledHead(FlatHead):
 
     def give_sparse_gradients(self) -> list[nn.Parameter]:
         self.rows.sparse = self.shifts.sparse = True
-        return [self.rows.weight, self.shifts.weight]
+        return [*self.rows.parameters(), *self.shifts.parameters()]
 
     # ---- training ----
 

@@ -162,8 +162,8 @@ def build_model(
 
     Args:
         counts: [V] how often each token occurs in the training text.
-        vectors: [V, any] what `--grouping clusters` groups the tokens by; without it, the order of the tokens
-            is only a place for the one that comes with the weights to be loaded.
+        vectors: [V, any] what `--grouping clusters` and `discovered` go by; without it, the order of the
+            tokens is only a place for the one that comes with the weights to be loaded.
 
     Raises:
         UserError: more groups than tokens, or a model that no memory holds.
@@ -174,12 +174,13 @@ def build_model(
     frequencies = torch.from_numpy(counts)
     if config.num_groups is not None and config.num_groups > len(counts):
         raise UserError(f"--num-groups {config.num_groups}: there are only {len(counts):,} tokens")
-    if config.grouping != "clusters":
+    finders = {"clusters": Partition.by_clusters, "discovered": Partition.discovered}
+    if config.grouping not in finders:
         order = token_order(config.grouping, frequencies, config.seed)
     elif vectors is None:
         order = torch.arange(len(counts))
     else:
-        order = Partition.by_clusters(vectors, config.num_groups, frequencies, config.seed).order
+        order = finders[config.grouping](vectors, config.num_groups, frequencies, config.seed).order
     kind = head_class(config.head)
     options = config.given_head_options()
     if kind.takes("bias"):

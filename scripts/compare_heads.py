@@ -33,7 +33,7 @@ from scripts.common.jobs import Contender, Data, Job, by_definition, record_of_r
 from scripts.common.lm_models import Shape
 from scripts.common.pages import write_figure, write_page
 from scripts.common.records import Key, lock_of
-from scripts.common.runs import RunFlags, Train, require_rows, run_all, train_in_new_process
+from scripts.common.runs import RunFlags, Train, require_rows, run_all, train_in_fork, train_in_new_process
 from scripts.reports import shuffled_figure, shuffled_page
 from scripts.reports.heads_figure import draw
 from scripts.reports.heads_page import document
@@ -222,7 +222,9 @@ def plan(config: LmFlags | ImageFlags, known: set[Key]) -> list[Job]:
     return list(dict.fromkeys(jobs))  # one named later may be there already, for its embeddings
 
 
-def main_shuffled(config: ImageFlags, train: Train, score: Train = shuffled.score_in_new_process) -> None:
+def main_shuffled(
+    config: ImageFlags, train: Train = train_in_fork, score: Train = shuffled.score_in_fork
+) -> None:
     """The same for labels that tell nothing: equal images at all rates, then equal CPU time at the best."""
     out = config.folder()
     page, figure = out / "heads_shuffled.md", out / "heads_shuffled.png"
@@ -261,7 +263,7 @@ def main_shuffled(config: ImageFlags, train: Train, score: Train = shuffled.scor
 def main(config: LmFlags | ImageFlags, train: Train = train_in_new_process) -> None:
     """Train, tabulate, draw. A head that only this process has registered needs `train_in_this_process`."""
     if isinstance(config, ImageFlags) and config.shuffled_labels:
-        main_shuffled(config, train)
+        main_shuffled(config)
         return
     comparison = config.comparison
     out = config.folder()

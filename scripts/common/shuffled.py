@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import resource
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,14 +14,14 @@ from typing import Any
 from scripts.common.command import values_of
 from scripts.common.jobs import KEY, RESULTS, Contender, Job, rate_of
 from scripts.common.records import Key, Record, Row
-from scripts.common.runs import Train, launch
+from scripts.common.runs import Train, fork
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab.atomic import write_json
 
 SCORES = ("test_loss", "test_accuracy", "cpu_seconds")  # columns beside those of every record of runs
 TEST = "eval-test.json"  # in the run folder, by eval_classifier
 CPU = "cpu_seconds.json"  # the same, by `train_and_score`
-NEAR = 0.1  # so near to the seconds of the reference, a run counts as of equal time
+NEAR = 0.2  # so near to the seconds of the reference, a run counts as of equal time
 SHUFFLED = "--shuffle-labels 0 "
 REFERENCE = "flat"
 HASHES = 16
@@ -100,8 +101,9 @@ class ScoredJob(Job):
 def scoring(train: Train, score: Train) -> Train:
     """Train by `train`, count the CPU seconds of it, then score the run on its test images by `score`.
 
-    Those of the whole command count: finding groups, refreshing class vectors and the one evaluation at the
-    end are part of what a head costs. Seconds on the clock would be those of whatever else the machine does.
+    Those of the whole command count, but for its imports: finding groups, refreshing class vectors and the
+    one evaluation at the end are part of what a head costs. Seconds on the clock would be those of whatever
+    else the machine does.
     """
 
     def train_and_score(job: Job, threads: int) -> int:
@@ -119,12 +121,18 @@ def scoring(train: Train, score: Train) -> Train:
     return train_and_score
 
 
-def score_in_new_process(job: Job, threads: int) -> int:
+def score_in_fork(job: Job, threads: int) -> int:
     """Run `eval_classifier` on the test images -> its exit code."""
     assert isinstance(job, ScoredJob)
-    command = "from classifier.cli import eval_main; raise SystemExit(eval_main())"
-    flags = ["--split", "test", "--images", str(job.test_images), "--workers", "0"]
-    return launch(["-c", command, str(job.folder), *flags], threads)
+    images = str(job.test_images)
+
+    def score() -> int:
+        from classifier.cli import eval_main
+
+        sys.argv = ["eval_classifier", str(job.folder), "--images", images, "--workers", "0"]
+        return eval_main()
+
+    return fork(score, threads)
 
 
 def _cpu_seconds() -> float:
@@ -193,10 +201,10 @@ def entries_of(rows: Sequence[Row]) -> list[Entry]:
             chosen = min(at_rates, key=lambda row: float(row["loss"]))
             others = [row for row in mine if steps_of(row) != steps and rate_of(row) == rate_of(chosen)]
             entries.append(Entry(name, seed, at_rates, chosen, others[-1] if others else None))
-    seconds = {entry.seed: cpu_of(entry.chosen) for entry in entries if entry.name == REFERENCE}
+    seconds = {entry.seed: cost_of(entry.at_rates) for entry in entries if entry.name == REFERENCE}
     return [
         replace(entry, longer=entry.chosen)
-        if entry.longer is None and is_near(entry.chosen, seconds.get(entry.seed))
+        if entry.longer is None and is_near(cost_of(entry.at_rates), seconds.get(entry.seed))
         else entry
         for entry in entries
     ]
@@ -210,30 +218,26 @@ def equal_seconds(jobs: Sequence[ScoredJob], rows: Sequence[Row]) -> list[Scored
     found: dict[tuple[str, int], list[Row | None]] = {}
     for job in jobs:
         found.setdefault((job.name, job.seed), []).append(done.get(job.key))
-    best = {
-        key: min((row for row in at_rates if row), key=lambda row: float(row["loss"]))
-        for key, at_rates in found.items()
-        if None not in at_rates
-    }
+    whole = {key: [row for row in at_rates if row] for key, at_rates in found.items() if None not in at_rates}
     by_key, longer = {job.key: job for job in jobs}, []
-    for (_, seed), row in best.items():
-        reference = best.get((REFERENCE, seed))
-        if reference is None or is_near(row, cpu_of(reference)):
+    for (_, seed), at_rates in whole.items():
+        seconds = cost_of(whole[REFERENCE, seed]) if (REFERENCE, seed) in whole else None
+        if seconds is None or is_near(cost_of(at_rates), seconds):
             continue
-        job = by_key[_key(row)]
-        steps = max(1, round(job.steps * cpu_of(reference) / cpu_of(row)))
+        job = by_key[_key(min(at_rates, key=lambda row: float(row["loss"])))]
+        steps = max(1, round(job.steps * seconds / cost_of(at_rates)))
         longer.append(replace(job, steps=steps, settings=_with_steps(job.settings, steps)))
     return longer
 
 
-def cpu_of(row: Row) -> float:
-    """The CPU seconds of a row's run."""
-    return float(row["cpu_seconds"])
+def cost_of(rows: Sequence[Row]) -> float:
+    """CPU seconds of equally many steps: the least of several runs, for other work slows some of them."""
+    return min(float(row["cpu_seconds"]) for row in rows)
 
 
-def is_near(row: Row, seconds: float | None) -> bool:
-    """Whether a run took about so many CPU seconds."""
-    return seconds is not None and abs(cpu_of(row) / seconds - 1) <= NEAR
+def is_near(seconds: float, others: float | None) -> bool:
+    """Whether these are about equal times."""
+    return others is not None and abs(seconds / others - 1) <= NEAR
 
 
 def _key(row: Row) -> Key:

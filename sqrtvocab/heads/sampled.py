@@ -95,8 +95,10 @@ class SampledHead(FlatHead):
             return super()._nll(hidden, target, label_smoothing)
         own, log_weight, column = _classes_of_batch(target)  # [U], [U], [N]
         drawn, log_expected = self._draw(target.device)  # [M], [M]
-        # A drawn class that the batch has, too, is in the sum already.
-        log_weight = torch.cat([log_weight, (-log_expected).masked_fill(torch.isin(drawn, own), -math.inf)])
+        # A drawn class that the batch has, too, is in the sum already. (torch.isin would make a GPU wait.)
+        bounded = F.pad(own, (0, 1), value=self.num_classes)  # [U + 1]
+        is_own = bounded[torch.searchsorted(own, drawn)] == drawn  # [M]
+        log_weight = torch.cat([log_weight, (-log_expected).masked_fill(is_own, -math.inf)])
         classes = torch.cat([own, drawn])
         logits = wide(F.linear(hidden, self.rows(classes), self.shifts(classes).squeeze(1)))  # [N, U + M]
         log_weight = log_weight.to(logits.dtype)
@@ -161,16 +163,18 @@ class SampledHead(FlatHead):
 
 
 def _classes_of_batch(target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Targets [N] -> classes [U], the logarithm of what each weighs in a sum over them [U], and where each
-    target is among them [N].
+    """Targets [N] -> classes [U], sorted, the logarithm of what each weighs in a sum over them [U], and where
+    each target is among them [N].
 
-    Where shapes must not depend on data, a class is there as often as in the batch, and shares its weight.
+    On a GPU, which would have to be waited for, and where shapes must not depend on data, a class is there as
+    often as in the batch, and shares its weight.
     """
-    if torch.compiler.is_compiling() or isinstance(target, FakeTensor) or target.is_meta:
-        times = (target.unsqueeze(1) == target).sum(1)  # [N]
-        return target, -times.double().log(), torch.arange(len(target), device=target.device)
-    own, column = target.unique(return_inverse=True)
-    return own, torch.zeros(len(own), dtype=torch.float64, device=target.device), column
+    if target.device.type == "cpu" and not (torch.compiler.is_compiling() or isinstance(target, FakeTensor)):
+        own, column = target.unique(return_inverse=True)
+        return own, torch.zeros(len(own), device=target.device), column
+    own = target.sort().values  # [N]
+    times = torch.searchsorted(own, own, right=True) - torch.searchsorted(own, own)  # [N]
+    return own, -times.float().log(), torch.searchsorted(own, target)
 
 
 def always_drawn(num_classes: int, samples: int) -> int:

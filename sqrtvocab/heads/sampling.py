@@ -39,8 +39,8 @@ def draw_cooled(head: Head, rows: Tensor, temperature: float, generator: torch.G
     after a few rounds, and all rows above temperature 1, are drawn from their dense distribution: a rejected
     proposal tells nothing about the next draw, so the result is exact.
     """
-    drawn = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-    left = torch.arange(len(rows), device=rows.device)
+    drawn = torch.zeros(rows.shape[0], dtype=torch.int64, device=rows.device)
+    left = torch.arange(rows.shape[0], device=rows.device)
     if temperature < 1 and head.sparse_topk and host_sees(rows):
         best = head._topk(rows, 1)[0].squeeze(1)  # [N]
         for _ in range(ROUNDS):
@@ -64,7 +64,7 @@ def draw_nucleus(
     generator: torch.Generator | None,
 ) -> Tensor:
     """[N, d] -> [N] from softmax(log_prob / temperature), less the classes that top-p and min-p leave out."""
-    drawn = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    drawn = torch.zeros(rows.shape[0], dtype=torch.int64, device=rows.device)
     for ready, log_probs, classes in _best_classes(head, rows, temperature, top_p, min_p):
         logits = (log_probs - log_probs[:, :1]) / temperature
         choice = draw(keep(logits, top_p, min_p), generator)  # [R]
@@ -95,7 +95,7 @@ def _best_classes(
     A row comes when its k best hold everything that top-p and min-p keep, however the rest of the probability
     is divided among the other classes.
     """
-    left = torch.arange(len(rows), device=rows.device)
+    left = torch.arange(rows.shape[0], device=rows.device)
     looks = LOOKS if head.sparse_topk and host_sees(rows) else ()
     for k in (k for k in looks if k <= head.num_classes // 8):
         log_probs, classes = head._topk(rows[left], k)  # [R, k]

@@ -1,4 +1,4 @@
-"""The comparison on shuffled labels: who is compared, what chooses, what counts, and what equal time means."""
+"""The comparison on shuffled labels: who is compared, what chooses, what counts, what equal time means."""
 
 import json
 

@@ -12,28 +12,75 @@ import tyro
 
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab.atomic import parse_json
-from sqrtvocab.errors import UserError
+from sqrtvocab.errors import UserError, shortened
 from sqrtvocab.flags import Device, Flags, Precision, at_least, flag
 from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.settings import HeadFlags, MachineFlags, PresetFlag, RunFlags, StepFlags
 
 EMBEDDING = 512  # width of what the CNN makes of an image; here because --rank is checked without torch
 
+Grouping = Literal["auto", "aligned", "index", "frequency", "random", "taxonomy"]
+
 
 @dataclass(frozen=True)
 class _HeadFlags(HeadFlags):
-    grouping: Literal["aligned", "index", "random"] = "aligned"
+    grouping: Grouping = "aligned"
     """Which classes share a group. aligned: the group count nearest √V at which member t means the same
     attributes in every group (384 of 184,320). index: consecutive classes, floor(√V) groups unless
-    --num-groups is given (429; the paper's). random: dealt out at random. A head without groups uses it only
-    to report group accuracy."""
+    --num-groups is given (429; the paper's). frequency: classes with about as many training images. random:
+    dealt out at random. taxonomy: those of a super-class, as --taxonomy tells. auto: taxonomy if there is
+    one, aligned if there are --radices, else index. A head without groups uses it only to report group
+    accuracy."""
+    radices: str | None = None
+    """How your own classes are made of attributes, as in 19,21,28 (the syllables of Hangul in their order):
+    the options of each attribute, those that change slowest first. For --grouping aligned, and for a head
+    that is made of attributes, too."""
+    taxonomy: Path | None = None
+    """A table (.csv, .tsv, .jsonl) of your classes and their super-classes: reports how often the super-class
+    is right, and lets --grouping taxonomy keep them together."""
+    prior: Annotated[bool | None, tyro.conf.arg(constructor=bool)] = None  # type: ignore[assignment]
+    """Start the head's biases at the log frequencies of the classes in the training images; by default where
+    one class has more than twice the images of another."""
+
+    @property
+    def chosen_grouping(self) -> Grouping:
+        """`--grouping`, where auto is what the other flags say."""
+        if self.grouping != "auto":
+            return self.grouping
+        return "taxonomy" if self.taxonomy is not None else "index" if self.radices is None else "aligned"
+
+    @property
+    def given_radices(self) -> tuple[int, ...] | None:
+        """`--radices` as numbers.
+
+        Raises:
+            ValueError: if they are none, or not positive.
+        """
+        if self.radices is None:
+            return None
+        numbers = tuple(int(word) for word in self.radices.split(","))
+        if min(numbers) < 1:
+            raise ValueError("an attribute has at least one option")
+        return numbers
 
     def problems(self) -> list[str]:
         problems = super().problems()
-        if self.num_groups is not None and self.grouping == "aligned":
+        if self.num_groups is not None and self.chosen_grouping == "aligned":
             problems.append(
-                "--num-groups needs --grouping index or random: aligned chooses the number itself"
+                "--num-groups needs --grouping index, frequency, random or taxonomy: aligned chooses the "
+                "number itself"
             )
+        if self.grouping == "taxonomy" and self.taxonomy is None:
+            problems.append("--grouping taxonomy needs --taxonomy FILE")
+        if self.radices is not None:
+            try:
+                _ = self.given_radices
+            except ValueError:
+                given = shortened(self.radices)
+                problems.append(f"--radices {given}: expected numbers of options, as in 19,21,28")
+            takers = [name for name, head in HEADS.items() if head.takes("radices")]
+            if self.chosen_grouping != "aligned" and self.head not in takers:
+                problems.append(f"--radices is for --grouping aligned or --head {', '.join(takers)}")
         return problems
 
 
@@ -98,7 +145,7 @@ class _ImageFlags(Flags):
         of_shapes = ("only", "rotation_cue", "images_per_class")
         of_pictures = (
             "image_column", "label_column", "valid_fraction", "test_fraction", "skip_damaged", "cache",
-            "cache_limit",
+            "cache_limit", "radices", "taxonomy",
         )  # fmt: skip
         fields = {field.name: field.default for field in dataclasses.fields(self)}
         others, kind = (of_pictures, "your own pictures") if self.has_shapes else (of_shapes, "shapes")
@@ -179,7 +226,7 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _ImageFlags, _BackboneFl
     PROGRAM: ClassVar[str] = "train_classifier"
     MODULE: ClassVar[str] = "classifier.train"
     ADDED_LATER: ClassVar[dict[str, Any]] = {
-        "modulation": None, "rank": None, "chunk_size": None,
+        "modulation": None, "rank": None, "chunk_size": None, "radices": None, "taxonomy": None,
         **{
             field.name: field.default
             for field in (*dataclasses.fields(_ImageFlags), *dataclasses.fields(_BackboneFlags))
@@ -203,7 +250,7 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _ImageFlags, _BackboneFl
         else:
             images = self.data.resolve().name.removesuffix(self.data.suffix if self.data.is_file() else "")
         backbone = "" if self.backbone == "cnn" else f"-{self.backbone.replace(':', '-')}"
-        grouping = f"-{self.grouping}" if HEADS[self.head].has_groups else ""
+        grouping = f"-{self.chosen_grouping}" if HEADS[self.head].has_groups else ""
         return f"classifier-{images}{backbone}-{self.head}{grouping}"
 
 

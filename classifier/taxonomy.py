@@ -37,10 +37,10 @@ class Taxonomy:
 
     def describe(self, partition: Partition) -> str:
         """How many there are, and how well the groups keep them together, in a phrase."""
-        count, whole = purity(partition, self.super_class)
+        share, whole = purity(partition, self.super_class)
         return (
-            f"{len(self.names):,} super-classes; {count:.1%} of the classes are in a group of their own "
-            f"super-class, {whole:,} of {partition.num_groups:,} groups hold no other"
+            f"{len(self.names):,} super-classes; the groups are {share:.1%} pure: {whole:,} of "
+            f"{partition.num_groups:,} hold one super-class only"
         )
 
     @property

@@ -128,5 +128,5 @@ def make_partition(
     if grouping == "taxonomy":
         if taxonomy is None:
             raise ValueError("grouping 'taxonomy' needs a taxonomy")
-        return Partition.by_labels(taxonomy.super_class, num_groups)
+        return Partition.by_labels(torch.from_numpy(taxonomy.super_class), num_groups)
     return Partition.identity(num_classes, num_groups)

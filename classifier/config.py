@@ -1,4 +1,4 @@
-"""The settings of `train_classifier` and `eval_classifier`. Imports no torch, so that `--help` is instant."""
+"""The settings of the four commands. Imports no torch, so that `--help` is instant."""
 
 from __future__ import annotations
 
@@ -110,6 +110,12 @@ class _ImageFlags(Flags):
     half or more, and change brightness, contrast and saturation."""
     flip: Literal["none", "horizontal", "vertical", "both"] = "none"
     """Mirror every second training image, where that leaves its class the same."""
+    mixup: float = 0.0
+    """Lay training images over each other in pairs, with both classes as targets: α of the Beta distribution
+    of their shares, such as 0.2; 0 for none."""
+    cutmix: float = 0.0
+    """Cut a part of another training image into each, with both classes as targets: α of the Beta
+    distribution of their areas, such as 1; 0 for none. With --mixup, each batch takes one or the other."""
     cache: Path | None = None
     """Folder of your decoded pictures; $SQRTVOCAB_CACHE or ~/.cache/sqrtvocab by default."""
     cache_limit: float = 20.0
@@ -124,7 +130,7 @@ class _ImageFlags(Flags):
 
     def problems(self) -> list[str]:
         problems = super().problems() + at_least(self, 1, "images_per_class", "image_size")
-        problems += at_least(self, 0, "valid_fraction", "test_fraction", "cache_limit")
+        problems += at_least(self, 0, "valid_fraction", "test_fraction", "cache_limit", "mixup", "cutmix")
         if self.valid_fraction + self.test_fraction >= 1:
             problems.append("--valid-fraction and --test-fraction together must be less than 1")
         if self.images_per_class in (1, 2):
@@ -288,4 +294,62 @@ class EvalConfig(Flags):
         problems += at_least(self, 1, "top_k", "batch_size")
         if self.image is not None and not self.image.is_file():
             problems.append(f"--image {self.image}: no such file")
+        return problems
+
+
+@dataclass(frozen=True)
+class PredictConfig(Flags):
+    """Name pictures of any size with a trained classifier: a line for each, on standard output."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder of train_classifier."""
+    pictures: tyro.conf.Positional[tuple[Path, ...]]
+    """Pictures, and folders of pictures at any depth."""
+    top_k: int = 5
+    """How many classes to name for each, with their probabilities."""
+    json: bool = False
+    """Write a JSON object in each line: file and classes, or file and error."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Weights that scored best in validation, or the newest."""
+    device: Device = "auto"
+    """auto takes cuda before mps before cpu."""
+    precision: Precision = "auto"
+    """Number format of the forward pass; auto chooses for the device."""
+    batch_size: int = 64
+    """Pictures at a time."""
+    workers: int = 1
+    """Processes that decode pictures ahead."""
+
+    def problems(self) -> list[str]:
+        problems = super().problems() + at_least(self, 0, "workers")
+        problems += at_least(self, 1, "top_k", "batch_size")
+        if not self.pictures:
+            problems.append("name a picture or a folder of pictures after RUN")
+        return problems
+
+
+@dataclass(frozen=True)
+class ExportConfig(Flags):
+    """Write a trained classifier into one file that needs nothing of this package: pictures of any size go
+    in, the most probable classes come out. Their names go into labels.json beside it."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder of train_classifier."""
+    out: Path | None = None
+    """The file; model.onnx or model.pt2 in the run folder by default."""
+    format: Literal["onnx", "torch"] = "onnx"
+    """onnx: for onnxruntime and others. torch: a program of torch.export."""
+    top_k: int = 5
+    """How many classes to name for each picture."""
+    images: int = 256
+    """Validation images on which the file must name the same classes as the model; 0 takes them all."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Weights that scored best in validation, or the newest."""
+    data: Path | None = None
+    """Where the training data are now, if they have moved."""
+
+    def problems(self) -> list[str]:
+        problems = super().problems() + at_least(self, 0, "images") + at_least(self, 1, "top_k")
+        if self.out is not None and self.out.is_dir():
+            problems.append(f"--out {self.out}: a folder; expected the name of a file")
         return problems

@@ -25,9 +25,12 @@ class Classifier(nn.Module):
         self.encoder = encoder
         self.head = head
 
-    def forward(self, images: Tensor, target: Tensor, reduction: str = "mean") -> HeadOutput:
-        """uint8 [N, C, height, width] and classes [N] -> the losses (see `sqrtvocab.HeadOutput`)."""
-        return self.head(self.encoder(images), target, reduction=reduction)
+    def forward(
+        self, images: Tensor, target: Tensor, shares: Tensor | None = None, reduction: str = "mean"
+    ) -> HeadOutput:
+        """uint8 [N, C, height, width] and classes [N], or several for each image [N, K] with their shares
+        [N, K] -> the losses (see `sqrtvocab.HeadOutput`)."""
+        return self.head(self.encoder(images), target, reduction=reduction, target_weight=shares)
 
 
 def make_classifier(

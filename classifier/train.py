@@ -28,6 +28,7 @@ from classifier.backbones import make_encoder
 from classifier.config import TrainConfig
 from classifier.data import image_errors, open_images, training_batches
 from classifier.labels import read_labels
+from classifier.mixing import Mixing
 from classifier.model import make_classifier, require_room
 from classifier.report import Validation, opening_facts
 from classifier.trained import documents_beside_weights
@@ -46,8 +47,8 @@ from sqrtvocab.training.window import Window
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
 SAME_RUN = (
     "head", "modulation", "rank", "num_classes", "grouping", "groups", "radices", "super_classes",
-    "prior", "backbone", "drawn_on_the_fly", "image_size", "grey", "augment", "flip", "training_images",
-    "images_per_step", "eval_images", "seed",
+    "prior", "backbone", "drawn_on_the_fly", "image_size", "grey", "augment", "flip", "mixup", "cutmix",
+    "training_images", "images_per_step", "eval_images", "seed",
 )  # fmt: skip
 HPARAMS = ("head", "grouping", "groups", "num_classes", "prior", "backbone", "images_per_step", "lr", "seed")
 
@@ -142,6 +143,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         model.compile()
     learner = runtime.replicate(model)
     augmentation = Augmentation(config.augment, config.flip, size, config.seed)
+    mixing = Mixing(config.mixup, config.cutmix)
     steps = range(run.step, total_steps)
     batches = iter(training_batches(train_images, plan, steps, workers, runtime, augmentation))
     tally = Tally(("loss", "group_loss", "member_loss"), runtime)
@@ -157,9 +159,10 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
             images, target = window.next(batches)
             images = images.to(runtime.device, non_blocking=True)
             target = target.to(runtime.device, non_blocking=True)
+            images, target, shares = mixing(images, target)
             with exchange_gradients(learner, now=micro_batch == micro_batches):
                 with runtime.autocast():
-                    out = learner(images, target, reduction="sum")
+                    out = learner(images, target, shares, reduction="sum")
                 scaler.scale(share_of_mean(out.loss, step_images, runtime)).backward()
             tally.add(run.step, out.loss, out.group_loss, out.member_loss)
         scaler.step(optimizer)

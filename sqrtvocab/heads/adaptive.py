@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sqrtvocab.heads.base import Head, HeadCost, token_nll, wide
 from sqrtvocab.heads.sampling import draw
 from sqrtvocab.heads.segments import refuse_forward_mode, segment_ends, segment_nll
-from sqrtvocab.partition import ClassOrder, check_counts, integer
+from sqrtvocab.partition import ClassOrder, check_counts, host_sees, integer
 
 
 class Tail(nn.Module):
@@ -140,7 +140,10 @@ class AdaptiveHead(Head):
         return by_position.index_select(1, self.ranking.position)
 
     def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Exact: a cluster is opened only for the rows in which it may hold one of the k best."""
+        """Exact: a cluster is opened only for the rows in which it may hold one of the k best, where the host
+        can see which rows these are."""
+        if not host_sees(hidden):
+            return super()._topk(hidden, k)
         first = self._first_log_prob(hidden)
         best = first.new_full((len(hidden), k), -math.inf)
         position = torch.zeros(best.shape, dtype=torch.int64, device=hidden.device)
@@ -157,6 +160,8 @@ class AdaptiveHead(Head):
         return best, self.ranking.classes_at(position)
 
     def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
+        if not host_sees(hidden):
+            return super()._sample(hidden, generator)
         position = draw(wide(self.first(hidden)), generator)  # [N]
         entry = position.clone()
         for i, tail in enumerate(self.tails):

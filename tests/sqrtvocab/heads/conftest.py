@@ -95,6 +95,15 @@ def make(request: pytest.FixtureRequest) -> MakeHead:
     return CASES[request.param]
 
 
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow if name != "grouped-linear" else ()) for name in CASES],
+    scope="session",
+)
+def make_rarely(request: pytest.FixtureRequest) -> MakeHead:
+    """The same for what takes long: one head in the quick tests, all in the slow ones."""
+    return CASES[request.param]
+
+
 @pytest.fixture(params=[name for name in CASES if name.startswith("grouped")], scope="session")
 def make_grouped(request: pytest.FixtureRequest) -> MakeHead:
     """The same, for the heads with groups only."""

@@ -115,10 +115,10 @@ def report(config: EvalConfig) -> None:
             return
         skip_damaged = settings.skip_damaged or config.skip_damaged
         moved = replace(settings, data=config.data or settings.data, skip_damaged=skip_damaged)
-        if moved.has_shapes != (trained.space is not None):
-            known = "shapes" if trained.space else f"pictures of {len(classes):,} classes"
+        if moved.has_shapes != (trained.own_classes is None):
+            known = "shapes" if trained.own_classes is None else f"pictures of {len(classes):,} classes"
             raise UserError(f"--data {moved.data}: its labels are not the model's, which knows {known}")
-        source = open_images(moved, runtime.say, classes if trained.space is None else None)
+        source = open_images(moved, runtime.say, trained.own_classes)
         images = source[config.split]
         if not len(images):
             raise UserError(f"--split {config.split}: {moved.data} has no images for it")

@@ -187,7 +187,7 @@ def _open_torch(path: Path) -> Run:
 def _validation_images(config: ExportConfig, trained: Trained) -> Iterator[Tensor]:
     """Validation images as the model was trained on them, in batches [N, C, size, size]."""
     settings = replace(trained.config, data=config.data or trained.config.data)
-    source = open_images(settings, classes=trained.classes if trained.space is None else None)
+    source = open_images(settings, classes=trained.own_classes)
     images = source["validation"]
     if not len(images):
         raise UserError(f"--data {settings.data}: no validation images to check the exported file with")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,18 @@ from classifier.backbones import make_encoder
 from classifier.cnn import IMAGE_SIZE
 from classifier.config import TrainConfig
 from classifier.images.protocol import ImageSet
+from classifier.images.shuffled import shape_names
 from classifier.labels import Labels, make_partition
 from classifier.model import Classifier, make_classifier
 from classifier.taxonomy import Taxonomy
 from shapesgen.attributes import AttributeSpace
-from shapesgen.dataset import ClassNames
 from sqrtvocab import Partition
 from sqrtvocab.atomic import read_json
 from sqrtvocab.errors import UserError
 from sqrtvocab.settings import read_config
 from sqrtvocab.training import load_checkpoint
 from sqrtvocab.training.checkpoint import Checkpoint
+from sqrtvocab.training.run import Document
 
 # Beside the weights, where the settings do not decide them: the names of the user's classes, the order in
 # which they make groups, their super-classes.
@@ -42,8 +43,10 @@ class Trained:
     """What "group" means, also for a head that has no groups."""
     classes: Sequence[str]
     """[V] their names."""
+    own_classes: Sequence[str] | None
+    """The same if they are the user's own; None for shapes."""
     space: AttributeSpace | None
-    """How the classes are made of attributes; None for the user's own."""
+    """How the classes are made of attributes, if that is known."""
     taxonomy: Taxonomy | None
     image_size: int
 
@@ -63,9 +66,9 @@ def open_trained(run: Path, name: str = "best") -> Trained:
     checkpoint = load_checkpoint(run, name)
     if checkpoint is None:
         raise UserError(f"{run}: no checkpoint `{name}`; the first evaluation writes it")
-    names = _document(checkpoint, CLASSES)
-    space = config.space() if names is None else None
-    classes: Sequence[str] = ClassNames(config.space()) if names is None else names
+    names, shuffle = _document(checkpoint, CLASSES), config.shuffle_labels
+    space = config.space() if names is None and shuffle is None else None
+    classes = shape_names(config.space(), shuffle) if names is None else names
     radices = config.given_radices if space is None else tuple(space.radices)
     if config.grouping in _FROM_DATA:
         order = torch.tensor(_document(checkpoint, ORDER))
@@ -80,13 +83,15 @@ def open_trained(run: Path, name: str = "best") -> Trained:
     checkpoint.load_weights(model)
     super_classes = _document(checkpoint, TAXONOMY)
     taxonomy = None if super_classes is None else Taxonomy.from_json(super_classes)
-    return Trained(config, checkpoint, model, partition, classes, space, taxonomy, size)
+    return Trained(config, checkpoint, model, partition, classes, names, space, taxonomy, size)
 
 
-def documents_beside_weights(images: ImageSet, labels: Labels, partition: Partition) -> Mapping[str, Any]:
+def documents_beside_weights(
+    config: TrainConfig, images: ImageSet, labels: Labels, partition: Partition
+) -> dict[str, Document]:
     """What `open_trained` must find in each checkpoint, by file name."""
-    documents: dict[str, Any] = {}
-    if images.space is None:
+    documents: dict[str, Document] = {}
+    if not config.has_shapes:
         documents[CLASSES] = list(images.classes)
     if partition.order is not None:
         documents[ORDER] = partition.order.tolist()

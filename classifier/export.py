@@ -67,8 +67,10 @@ def middle_square(images: Tensor, size: int) -> Tensor:
     """
     height, width = images.shape[2:]
     side = torch.sym_min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    x = images[:, :, top : top + side, left : left + side].float()
+    places = torch.arange(side, device=images.device)
+    # Not a slice: whether that is contiguous depends on the size, and the program would then refuse others.
+    x = images.index_select(2, places + (height - side) // 2).index_select(3, places + (width - side) // 2)
+    x = x.float()
     for shape in ((side, size), (size, size)):
         x = F.interpolate(x, shape, mode="bilinear", antialias=True)  # type: ignore[arg-type]
         x = (x + 0.5).floor().clamp(0, 255)

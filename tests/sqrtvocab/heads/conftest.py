@@ -85,6 +85,7 @@ CASES: dict[str, MakeHead] = {
     "grouped-low-rank": grouped_low_rank(),
     "grouped-low-rank-tiles": grouped_low_rank(kernel="tiles"),
     "adaptive": adaptive(),
+    "adaptive-rows": adaptive(kernel="rows"),
     "factored": factored(),
 }
 

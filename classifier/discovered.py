@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
+from classifier.config import TrainConfig
 from classifier.images.protocol import ImageSet, IntArray
+from classifier.labels import Labels, make_partition
+from classifier.trained import ORDER
 from sqrtvocab import Partition
+from sqrtvocab.atomic import read_json
+from sqrtvocab.training import Runtime
+from sqrtvocab.training.checkpoint import Checkpoint
 
 SIDE = 10  # pixels: what tells classes apart at a glance, whatever the place and the noise of an image
 IMAGES = 4  # of each class, at most
@@ -19,16 +23,31 @@ _BATCH = 256
 _FINDERS = {"clusters": Partition.by_clusters, "discovered": Partition.discovered}
 
 
-def find_groups(
-    images: ImageSet, grouping: str, num_groups: int | None, seed: int, say: Callable[[str], None]
+def groups_of_run(
+    config: TrainConfig, labels: Labels, images: ImageSet, checkpoint: Checkpoint | None, runtime: Runtime
 ) -> Partition:
-    """The groups that the mean images of the classes make."""
-    vectors = class_vectors(images)
-    say(
-        f"grouping {len(vectors):,} classes by their mean images: "
-        f"{'a few seconds' if len(vectors) < 20_000 else 'minutes'}"
-    )
-    return _FINDERS[grouping](vectors, num_groups, seed=seed)
+    """The groups that `--grouping` names; if they were found in the images, a run to go on with keeps those
+    that it has.
+
+    Raises:
+        UserError: see `make_partition`.
+    """
+    if config.chosen_grouping not in _FINDERS:
+        return labels.partition(config)
+    num_classes = len(images.classes)
+    num_groups = make_partition(num_classes, "index", config.num_groups, config.seed).num_groups
+    if checkpoint is not None:
+        path = checkpoint.folder / ORDER  # not there: of another grouping, which is refused further on
+        kept = torch.tensor(read_json(path)) if path.exists() else None
+        return Partition(num_classes, num_groups, kept)
+    order = torch.zeros(num_classes, dtype=torch.float64)
+    if runtime.is_main:  # one for all: k-means need not end alike on two machines
+        vectors = class_vectors(images)
+        runtime.say(f"grouping {num_classes:,} classes by their mean images; 100,000 take some minutes")
+        found = _FINDERS[config.chosen_grouping](vectors, num_groups, seed=config.seed)
+        order = found.classes_at(torch.arange(num_classes)).double()
+    runtime.share([order])
+    return Partition(num_classes, num_groups, order.long())
 
 
 def class_vectors(images: ImageSet) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scripts.common.means import Mean
-from scripts.common.pages import GRID, INK, MUTED, plain
+from scripts.common.pages import GRID, INK, MUTED, WIDTH, plain
 from scripts.common.records import Row
 from scripts.common.shuffled import classes_of, entries_of, family_of
 
@@ -24,11 +24,11 @@ def draw(rows: Sequence[Row]) -> Figure:
     families = sorted(dict.fromkeys(family_of(row["settings"]) for row in rows), key=classes_of)
     parts = [[row for row in rows if family_of(row["settings"]) == family] for family in families]
     heights = [1.2 + 0.28 * len({row["contender"] for row in part}) for part in parts]
-    figure = Figure(figsize=(9, sum(heights)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
     grid = figure.subplots(len(parts), 2, squeeze=False, height_ratios=heights)
     for (left, right), part in zip(grid, parts, strict=True):
         draw_family(left, right, part)
-    grid[0][1].legend(fontsize=8, loc="best", frameon=False, labelcolor=INK)
+    grid[0][1].legend(fontsize=9, loc="best", frameon=False, labelcolor=INK)
     return figure
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Name = Literal[
-    "classification", "classification_4608", "memory", "ablation", "heads_lm", "heads_images", "heads_shuffled"
+    "classification", "classification_4608", "memory", "ablation", "heads_lm", "heads_images",
+    "heads_shuffled",
 ]  # fmt: skip
 
 

@@ -46,15 +46,12 @@ def draw_family(left: Axes, right: Axes, rows: Sequence[Row]) -> None:
             mine = [entry for entry in entries if entry.name == name]
             images = Mean.of([factor * float(entry.chosen[column]) for entry in mine])
             timed = [factor * float(entry.longer[column]) for entry in mine if entry.longer is not None]
-            label = place == 0
             panel.errorbar(
                 images.value, place, xerr=images.half, fmt="o", markersize=6, color="C0", capsize=2,
-                label="equal images" if label else None,
             )  # fmt: skip
             if timed:
                 panel.plot(
                     Mean.of(timed).value, place, "o", markersize=10, color="C1", markerfacecolor="none",
-                    label="equal CPU time" if label else None,
                 )  # fmt: skip
         plain(panel)
         panel.grid(axis="x", color=GRID)
@@ -63,6 +60,8 @@ def draw_family(left: Axes, right: Axes, rows: Sequence[Row]) -> None:
     left.set_xlim(-3, 103)
     left.set_xlabel("test images named (%)", color=MUTED, fontsize=9)
     left.set_title(f"{num_classes:,} classes", loc="left", fontsize=10, color=INK)
+    right.plot([], [], "o", markersize=6, color="C0", label="equal images")
+    right.plot([], [], "o", markersize=10, color="C1", markerfacecolor="none", label="equal CPU time")
     right.axvline(math.log(num_classes), color=MUTED, linewidth=1, linestyle=":", label="guessing")
     right.set_xlim(left=0)
     right.set_xlabel("nats, test images", color=MUTED, fontsize=9)

@@ -33,10 +33,10 @@ class Pen:
     def __init__(self, face: Face, size: int) -> None:
         self.size = size
         sample = face.codes[:: max(1, len(face.codes) // _MEASURED)]
-        self._font = _open(face, size)
+        self.font = _open(face, size)
         sizes = [ink.size for code in sample if (ink := self._ink(chr(code))) is not None]
         extent = max((max(width, height) for width, height in sizes), default=size)
-        self._font = _open(face, max(1.0, FILLS * size * size / extent))
+        self.font = _open(face, max(1.0, FILLS * size * size / extent))
         self.missing = self.draw(_ABSENT)
 
     def draw(self, character: str) -> bytes | None:
@@ -54,7 +54,7 @@ class Pen:
 
     def _ink(self, character: str) -> Any:
         """FreeType's picture of it, without the white around it; None if there is nothing else."""
-        mask, _ = self._font.getmask2(character, "L")
+        mask, _ = self.font.getmask2(character, "L")
         box = mask.getbbox()  # of the ink: the mask is as wide as the line moves on
         return None if box is None else mask.crop(box)
 

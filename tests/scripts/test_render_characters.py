@@ -324,3 +324,12 @@ def test_unknown_radicals_are_said(monkeypatch):
     assert columns == {"radical": ["", ""]}
     assert "2 of 2" in line
     assert "unicode-data" in line
+
+
+def test_the_benchmark_draws_with_both(fonts, flags, capsys):
+    from scripts.bench_characters import BenchFlags, main
+
+    main(BenchFlags(script=flags["script"], fonts=(fonts,), characters=20, workers=1, rounds=1, size=24))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith("| FreeType alone |")
+    assert lines[-1].startswith("| `render_characters` |")

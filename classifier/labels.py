@@ -115,8 +115,8 @@ def make_partition(
     if grouping == "aligned":
         if radices is None:
             raise UserError(
-                "--grouping aligned: nothing tells how these classes are made; give --radices, or use index "
-                "or random"
+                "--grouping aligned: nothing tells how these classes are made; use index or random, or tell "
+                "it with --radices"
             )
         return Partition.aligned(radices)
     if grouping == "random":

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from classifier.backbones import make_encoder
+from classifier.card import CARD, model_card
 from classifier.cnn import IMAGE_SIZE
 from classifier.config import TrainConfig
 from classifier.images.protocol import ImageSet
@@ -95,7 +96,7 @@ def documents_beside_weights(
     config: TrainConfig, images: ImageSet, labels: Labels, partition: Partition
 ) -> dict[str, Document]:
     """What `open_trained` must find in each checkpoint, by file name."""
-    documents: dict[str, Document] = {}
+    documents: dict[str, Document] = {CARD: model_card}
     if not config.has_shapes:
         documents[CLASSES] = list(images.classes)
     if partition.order is not None:

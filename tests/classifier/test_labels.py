@@ -125,7 +125,7 @@ def test_radices_align_the_groups(run, complaint, tmp_path):
     line = complaint(run("--radices", "3,5", "--out", tmp_path / "s"))
     assert line == "train_classifier: --radices 3,5: they make 15 classes, and there are 12"
     line = complaint(run("--grouping", "aligned", "--out", tmp_path / "s"))
-    assert "--grouping aligned: nothing tells how these classes are made; give --radices" in line
+    assert "--grouping aligned: nothing tells how these classes are made; use index or random, or" in line
 
 
 @pytest.mark.parametrize(

@@ -177,3 +177,21 @@ def test_a_fork_ends_as_the_command_does():
     assert fork(lambda: 0, 1) == 0
     assert fork(refused, 1) == 2
     assert fork(lambda: [][0], 1) == 1
+
+
+def test_the_seconds_of_a_stopped_run_count(tmp_path, pretended):
+    train, score, *_ = pretended
+    job = jobs_of(tmp_path)[0]
+
+    def stopped(job, threads):
+        job.folder.mkdir(parents=True)
+        raise SystemExit(130)
+
+    with pytest.raises(SystemExit):
+        shuffled.scoring(stopped, score)(job, 1)
+    spent = json.loads((job.folder / shuffled.CPU).read_text())
+    assert len(spent) == 1
+    scored = []
+    assert shuffled.scoring(train, lambda job, threads: scored.append(job) or 0)(job, 1) == 0
+    assert len(json.loads((job.folder / shuffled.CPU).read_text())) == 2
+    assert scored == [job]

@@ -126,6 +126,7 @@ def test_the_middle_square_is_the_decoders(side, tmp_path):
     assert np.mean(gap > 0) < 0.05
 
 
+@pytest.mark.slow
 def test_an_exported_file_names_pictures_of_any_size_as_the_run_does(export, predict, kept, tmp_path):
     import onnxruntime
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from sqrtvocab.heads.sampling import draw, draw_cooled, draw_nucleus, keep
+from sqrtvocab.heads.sampling import draw, draw_among_best, draw_cooled, draw_nucleus
 from sqrtvocab.partition import ClassOrder, Partition, check_counts, integer, positive
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -169,6 +169,17 @@ class Head(nn.Module, ABC):
     def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
         """[N, d] -> [N] one class drawn from P(class | hidden)."""
         return torch.cat([draw(self._log_prob(rows), generator) for rows in self._blocks(hidden)])
+
+    def _rank(self, hidden: Tensor, classes: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+        """[N, d], a class for each [N] -> its log-probability and how many are more probable, [N] each.
+        From ``limit`` on they need not be counted."""
+        parts = []
+        for rows, chosen in zip(self._blocks(hidden), self._blocks(classes), strict=True):
+            log_probs = self._log_prob(rows)  # [R, V]
+            log_prob = log_probs.gather(1, chosen.unsqueeze(1))  # [R, 1]
+            parts.append((log_prob.squeeze(1), (log_probs > log_prob).sum(1)))
+        log_prob, rank = (torch.cat(values) for values in zip(*parts, strict=True))
+        return log_prob, rank
 
     def _guesses(self, hidden: Tensor, target: Tensor, partition: Partition, k: int) -> Guesses:
         """:meth:`guesses` of [N, d] and valid targets [N]."""
@@ -402,10 +413,7 @@ class Head(nn.Module, ABC):
         self._check_hidden(hidden)
         rows = hidden.reshape(-1, self.in_features)  # [N, d]
         if top_k is not None:
-            log_probs, classes = self._topk(rows, top_k)  # [N, k]
-            logits = (log_probs - log_probs[:, :1]) / temperature  # a tiny temperature must not overflow
-            choice = draw(keep(logits, top_p, min_p), generator)  # [N]
-            drawn = classes.gather(1, choice.unsqueeze(1)).squeeze(1)
+            drawn = draw_among_best(self, rows, temperature, top_k, top_p, min_p, generator)
         elif top_p is not None or min_p is not None:
             drawn = draw_nucleus(self, rows, temperature, top_p, min_p, generator)
         elif temperature == 1:

@@ -44,8 +44,49 @@ def draw_cooled(head: Head, rows: Tensor, temperature: float, generator: torch.G
             accepted = torch.rand(len(left), generator=generator, device=rows.device) < accept
             drawn[left[accepted]] = proposal[accepted]
             left = left[~accepted]
-    for block in head._blocks(left):
+    for block in head._blocks(left) if len(left) else ():
         drawn[block] = draw(head._log_prob(rows[block]), generator, temperature)
+    return drawn
+
+
+def draw_among_best(
+    head: Head,
+    rows: Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float | None,
+    min_p: float | None,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """[N, d] -> [N] from softmax(log_prob / temperature) of the ``top_k`` most probable classes, less those
+    that top-p and min-p leave out.
+
+    Up to temperature 1 by rejection: a class drawn from all, which is cheap, is accepted if fewer than
+    ``top_k`` classes are more probable, and with the probability that `draw_cooled` tells. To prove that of a
+    class which is likely takes a few groups; to find all ``top_k`` takes many. The rows still without a class
+    after a few rounds, and whatever needs the probabilities of all ``top_k``, are drawn from these.
+    """
+    drawn = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    left = torch.arange(len(rows), device=rows.device)
+    is_plain = top_p is None and min_p is None
+    if head.has_groups and is_plain and 1 < top_k < head.num_classes and temperature <= 1:
+        best = head._topk(rows, 1)[0].squeeze(1) if temperature < 1 else None  # [N]
+        for _ in range(ROUNDS):
+            if not len(left):
+                break
+            proposal = head._sample(rows[left], generator)  # [R]
+            log_prob, rank = head._rank(rows[left], proposal, top_k)
+            accepted = rank < top_k
+            if best is not None:
+                accept = ((log_prob - best[left]) * (1 / temperature - 1)).exp()  # [R]
+                accepted &= torch.rand(len(left), generator=generator, device=rows.device) < accept
+            drawn[left[accepted]] = proposal[accepted]
+            left = left[~accepted]
+    if len(left):
+        log_probs, classes = head._topk(rows[left], top_k)  # [R, k]
+        logits = (log_probs - log_probs[:, :1]) / temperature  # a tiny temperature must not overflow
+        choice = draw(keep(logits, top_p, min_p), generator)  # [R]
+        drawn[left] = classes.gather(1, choice.unsqueeze(1)).squeeze(1)
     return drawn
 
 
@@ -106,7 +147,7 @@ def _best_classes(
             is_ready |= (fewest == most) & (most <= k)
         yield left[is_ready], log_probs[is_ready], classes[is_ready]
         left = left[~is_ready]
-    for block in head._blocks(left):
+    for block in head._blocks(left) if len(left) else ():
         yield block, *head._log_prob(rows[block]).sort(dim=-1, descending=True)
 
 

@@ -4,6 +4,10 @@ import math
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
 from transformers import (
     GenerationConfig,
     GenerationMixin,
@@ -12,6 +16,7 @@ from transformers import (
     MinLengthLogitsProcessor,
     MinPLogitsWarper,
     NoRepeatNGramLogitsProcessor,
+    PreTrainedTokenizerFast,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -135,28 +140,22 @@ def test_a_streamer_hears_the_prompt_and_every_token(make, prompts):
     assert listener.ended
 
 
-class Words:
-    """As much of a tokenizer as `stop_strings` needs: token t is the word "t "."""
+CHARACTERS = "abcdef" + "".join(map(chr, range(0x4E00, 0x4E00 + V - 6)))  # transformers tries "abcdef"
 
-    def get_vocab(self):
-        return {f"{token} ": token for token in range(V)}
 
-    def convert_ids_to_tokens(self, ids):
-        return [f"{token} " for token in ids]
-
-    def convert_tokens_to_string(self, tokens):
-        return "".join(tokens)
-
-    def __len__(self):
-        return V
+def one_character_a_token():
+    """A real tokenizer, as `stop_strings` needs it."""
+    tokenizer = Tokenizer(WordLevel({text: token for token, text in enumerate(CHARACTERS)}, unk_token="a"))
+    tokenizer.pre_tokenizer, tokenizer.decoder = Split("", "isolated"), Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def test_stop_strings_and_criteria_stop(make, prompts):
     model = make()
     options = {"do_sample": False, "max_new_tokens": 10, "pad_token_id": 0, "eos_token_id": None}
     whole = model.generate(prompts[:1], **options)[0].tolist()
-    stop = f"{whole[8]} {whole[9]} "
-    stopped = model.generate(prompts[:1], stop_strings=[stop], tokenizer=Words(), **options)[0].tolist()
+    tokenizer, stop = one_character_a_token(), "".join(CHARACTERS[token] for token in whole[8:10])
+    stopped = model.generate(prompts[:1], stop_strings=[stop], tokenizer=tokenizer, **options)[0].tolist()
     assert stopped == whole[:10]
     criteria = [lambda ids, scores: torch.full((len(ids),), ids.shape[1] >= 9)]
     assert model.generate(prompts[:1], stopping_criteria=criteria, **options)[0].tolist() == whole[:9]

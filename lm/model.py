@@ -421,6 +421,8 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         **model_kwargs: Any,
     ) -> Any:
         """What `generate` calls for greedy decoding and sampling."""
+        for name in ("tokenizer", "assistant_tokenizer"):  # of the stopping criteria; handed on for no reason
+            model_kwargs.pop(name, None)
         config: Any = generation_config
         wants_more = config.output_scores or config.output_logits
         wants_more = wants_more or config.output_attentions or config.output_hidden_states

@@ -174,15 +174,12 @@ class Head(nn.Module, ABC):
         return torch.cat([draw(self._log_prob(rows), generator) for rows in self._blocks(hidden)])
 
     def _rank(self, hidden: Tensor, classes: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """[N, d], a class for each [N] -> its log-probability and how many are more probable, [N] each.
-        From ``limit`` on they need not be counted."""
-        parts = []
-        for rows, chosen in zip(self._blocks(hidden), self._blocks(classes), strict=True):
-            log_probs = self._log_prob(rows)  # [R, V]
-            log_prob = log_probs.gather(1, chosen.unsqueeze(1))  # [R, 1]
-            parts.append((log_prob.squeeze(1), (log_probs > log_prob).sum(1)))
-        log_prob, rank = (torch.cat(values) for values in zip(*parts, strict=True))
-        return log_prob, rank
+        """[N, d], a class for each [N] -> its log-probability and how many are more probable, [N] each;
+        of those with ``limit`` or more both may be anything from there on."""
+        log_probs, best = self._topk(hidden, limit)  # [N, limit]
+        is_it = best == classes.unsqueeze(1)
+        rank = torch.where(is_it.any(1), is_it.int().argmax(1), limit)
+        return log_probs.gather(1, rank.clamp(max=limit - 1).unsqueeze(1)).squeeze(1), rank
 
     def _guesses(self, hidden: Tensor, target: Tensor, partition: Partition, k: int) -> Guesses:
         """:meth:`guesses` of [N, d] and valid targets [N]."""

@@ -87,6 +87,9 @@ def test_page_and_figure(tmp_path):
     assert "## 4,608 classes, 100 steps of 64 images" in page
     assert "Guessing: 0.02%, 8.436 nats" in page
     assert "Not trained yet: `factored-oracle`" in page
+    assert "At one learning rate so far, which may not be theirs: `mach`." in page
+    assert "Equal time not trained yet" not in page
+    assert "Other work shared the cores" in page
     assert page.endswith("Not trained yet: 36,864 and 184,320 classes.")
     assert "--steps 100 --rates 0.001 0.003 --seeds 0 1\n" in page
     figure = shuffled_figure.draw(rows)

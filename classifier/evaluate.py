@@ -33,7 +33,7 @@ CLASSES = "classes.json"  # beside the weights: the names of the user's classes
 class Evaluation:
     """What a classifier made of N images."""
 
-    loss: float  # mean negative log-likelihood of the true class
+    loss: float  # mean negative log-likelihood of the true class, where it has any probability
     target: IntArray  # [N] true classes
     top: IntArray  # [N, k] the most probable classes, best first
     in_group: IntArray  # [N] 1 where the group was right
@@ -85,22 +85,24 @@ def evaluate(
         target = target.to(runtime.device, non_blocking=True)
         with runtime.autocast():
             hidden = model.encoder(images)  # [N, d]
-            loss_sum += model.head(hidden, target, reduction="sum").loss
+            knows = model.head.knows(target)
+            loss_sum += model.head(hidden, torch.where(knows, target, -100), reduction="sum").loss
             guesses = model.head.guesses(hidden, target, partition, top_k)
         right_group = guesses.group == partition.split(target)[0]  # [N]
         right_member = guesses.in_group == target  # [N]
         columns = [
             target[:, None],
+            knows[:, None].long(),
             right_group[:, None].long(),
             right_member[:, None].long(),
             guesses.classes,
         ]
-        rows.append(torch.cat(columns, 1))  # [N, 3 + k]
+        rows.append(torch.cat(columns, 1))  # [N, 4 + k]
     model.train()
-    mine = torch.cat(rows) if rows else torch.empty(0, 3 + top_k, dtype=torch.int64)
+    mine = torch.cat(rows) if rows else torch.empty(0, 4 + top_k, dtype=torch.int64)
     table = runtime.gather(mine).numpy()
-    mean_loss = float(runtime.sum(loss_sum)) / len(table)
-    return Evaluation(mean_loss, table[:, 0], table[:, 3:], table[:, 1], table[:, 2])
+    mean_loss = float(runtime.sum(loss_sum)) / max(1, int(table[:, 1].sum()))
+    return Evaluation(mean_loss, table[:, 0], table[:, 4:], table[:, 2], table[:, 3])
 
 
 def report(config: EvalConfig) -> None:

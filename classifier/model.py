@@ -10,17 +10,19 @@ from torch import Tensor, nn
 
 from classifier.backbones import Backbone
 from classifier.cnn import FILTERS, Encoder
+from classifier.swift import Swift
 from sqrtvocab import Head, HeadOutput, Partition, make_head
 from sqrtvocab.errors import UserError
 from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.training import BatchPlan, Runtime
+from sqrtvocab.training.class_plan import ClassPlan
 from sqrtvocab.training.memory import ADAM, require_memory
 
 
 class Classifier(nn.Module):
     """An encoder and a head over its embeddings."""
 
-    def __init__(self, encoder: Encoder | Backbone, head: Head) -> None:
+    def __init__(self, encoder: Encoder | Swift | Backbone, head: Head) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
@@ -57,7 +59,7 @@ def make_partition(
 def make_classifier(
     head: str,
     partition: Partition,
-    encoder: Encoder | Backbone | None = None,
+    encoder: Encoder | Swift | Backbone | None = None,
     radices: Sequence[int] | None = None,
     **options: Any,
 ) -> Classifier:
@@ -84,7 +86,11 @@ def make_classifier(
 
 
 def require_room(
-    model: Classifier, shape: tuple[int, int, int], batch_size: int, plan: BatchPlan, runtime: Runtime
+    model: Classifier,
+    shape: tuple[int, int, int],
+    batch_size: int,
+    plan: BatchPlan | ClassPlan,
+    runtime: Runtime,
 ) -> None:
     """Refuse micro-batches of images of `shape` (height, width, channels) that the memory of the CPU does not
     hold.

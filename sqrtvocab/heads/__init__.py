@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sqrtvocab.heads.grouped import GroupedHead as GroupedHead
     from sqrtvocab.heads.grouped_linear import GroupedLinearHead as GroupedLinearHead
     from sqrtvocab.heads.grouped_low_rank import GroupedLowRankHead as GroupedLowRankHead
+    from sqrtvocab.heads.prototype import PrototypeHead as PrototypeHead
 
 # Loaded when first used: the names of the heads must not cost the import of torch.
 _CONTRACT = ("Guesses", "Head", "HeadCost", "HeadOutput")

@@ -71,7 +71,8 @@ class Head(nn.Module, ABC):
 
     ``hidden`` is [..., d] in every method and ``target`` [...]. The loss means exactly what
     ``F.cross_entropy`` means on the dense distribution ``log_prob(hidden)``, and is at least float32
-    whatever the precision of the parameters.
+    whatever the precision of the parameters. A head that trains on something else says so
+    (``surrogate``); in evaluation mode, after ``eval()``, the loss of every head is exact.
 
     What a caller must know about a head it asks here, never by its class or name. A new head implements
     :meth:`_log_prob`, :meth:`_set_prior` and :meth:`reset_parameters`, and may answer everything else
@@ -97,6 +98,14 @@ class Head(nn.Module, ABC):
     """Whether ``topk`` finds its few classes without a V-wide row."""
     can_grow: ClassVar[bool] = False
     """Whether :meth:`grow` makes room for new classes."""
+    surrogate: ClassVar[bool] = False
+    """Whether the loss in training mode stands in for the negative log-likelihood: an estimate or a bound of
+    it that never sees all V classes. What it is instead, the head's own text says."""
+    rows_per_class: ClassVar[int] = 1
+    """How many rows of each of its classes a batch must hold in training mode."""
+    from_examples: ClassVar[bool] = False
+    """Whether a class is what the head was shown of it (:meth:`learn_classes`): to be brought up to date before
+    an evaluation, and after it a call of :meth:`fit_temperature`."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Options without which the head makes no sense, although it can be made."""
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -193,6 +202,30 @@ class Head(nn.Module, ABC):
     def describe(self) -> str:
         """What is peculiar to this head, in one line, its name left out: such as its groups, its rank."""
         return f"{self.num_classes:,} classes"
+
+    def knows(self, classes: Tensor) -> Tensor:
+        """[...] -> [...] whether each of these classes has any probability."""
+        return torch.ones_like(classes, dtype=torch.bool)
+
+    def learn_classes(self, vectors: Tensor, classes: Tensor) -> None:
+        """From now on ``classes`` [M] are what ``vectors`` [M, d], means of hidden states, show; see
+        ``from_examples``. Other heads learn from gradients alone, here and in the three methods below."""
+
+    def forget_classes(self) -> None:
+        """No class is known any more."""
+
+    def fit_temperature(self, hidden: Tensor, target: Tensor) -> None:
+        """Choose how sharp the distribution is in evaluation mode: best for these rows [N, d] and classes [N],
+        which should be training data that :meth:`learn_classes` was not given."""
+
+    def find_hard_classes(self, vectors: Tensor, classes: Tensor) -> None:
+        """Find out which of ``classes`` [M] are hard to tell apart, by their ``vectors`` [M, d]."""
+
+    @property
+    def hard_classes(self) -> Tensor | None:
+        """[T, 1 + k] what was found: classes that batches had better hold together, each row one and the k
+        nearest to it; rows of −1 are none."""
+        return None
 
     @torch.no_grad()
     def init_from_linear(self, weight: Tensor, bias: Tensor | None, hidden: Tensor | None = None) -> bool:
@@ -294,7 +327,7 @@ class Head(nn.Module, ABC):
             if reduction != "none":
                 group_loss, member_loss = group_loss.sum(), member_loss.sum()
         elif reduction == "none":
-            parts = self._nll(rows, safe_target, label_smoothing)
+            parts = self._kept_nll(rows, safe_target, kept, label_smoothing)
             group_loss, member_loss = (torch.where(kept, part, 0.0) for part in parts)
         else:
             group_loss, member_loss = self._nll_sum(rows, safe_target, kept, label_smoothing)
@@ -435,12 +468,18 @@ class Head(nn.Module, ABC):
 
     # ---- helpers for the heads ----
 
+    def _kept_nll(
+        self, hidden: Tensor, target: Tensor, kept: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """``_nll``; for heads in which rows that do not count could matter to others."""
+        return self._nll(hidden, target, label_smoothing)
+
     def _nll_sum(
         self, hidden: Tensor, target: Tensor, kept: Tensor, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
         """The two parts of ``_nll``, each summed over the tokens kept, [] and []."""
         # `where` rather than a product: it sends exact zeros back even when the mean divides by no token.
-        group_nll, member_nll = self._nll(hidden, target, label_smoothing)  # [N], [N]
+        group_nll, member_nll = self._kept_nll(hidden, target, kept, label_smoothing)  # [N], [N]
         return torch.where(kept, group_nll, 0.0).sum(), torch.where(kept, member_nll, 0.0).sum()
 
     def _weighted_nll(

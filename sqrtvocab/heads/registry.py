@@ -46,6 +46,7 @@ HEADS = Registry({
     "grouped-low-rank": "sqrtvocab.heads.grouped_low_rank:GroupedLowRankHead",
     "adaptive": "sqrtvocab.heads.adaptive:AdaptiveHead",
     "factored": "sqrtvocab.heads.factored:FactoredHead",
+    "prototype": "sqrtvocab.heads.prototype:PrototypeHead",
 })  # fmt: skip
 
 

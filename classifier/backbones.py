@@ -1,5 +1,5 @@
-"""Image encoders by name: the paper's CNN, a faster one, or any classification model of torchvision or timm without its
-last layer.
+"""Image encoders by name: the paper's CNN, a faster one, or any classification model of torchvision or timm
+without its last layer.
 
 An encoder takes uint8 images [N, C, size, size] as they are stored and returns embeddings [N, width]; what
 its model wants in between (normalisation, three channels, memory format) is its own affair.

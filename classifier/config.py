@@ -130,8 +130,8 @@ def holds_shapes(path: Path) -> bool:
 @dataclass(frozen=True)
 class _BackboneFlags(Flags):
     backbone: str = "cnn"
-    """What makes an embedding of an image: cnn (the paper's), swift (seven times as fast), any classification model of torchvision.models
-    by name, such as resnet18 or mobilenet_v3_small, or timm:NAME."""
+    """What makes an embedding of an image: cnn (the paper's), swift (seven times as fast), any classification
+    model of torchvision.models by name, such as resnet18 or mobilenet_v3_small, or timm:NAME."""
     weights: str = "none"
     """Where the backbone's weights begin. none: at random. default: the library's best (downloaded). Or a
     file: the model's state dict, or model.safetensors of another run."""

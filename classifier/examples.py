@@ -93,7 +93,7 @@ class Examples:
 
     def steps_from(self, step: int, total_steps: int, model: Classifier) -> range:
         """The steps from `step` on whose images can be planned now: up to the next of `--mine-at`, for what
-        comes then depends on what was learnt until then. If `step` is one of those, looks for hard classes."""
+        comes then depends on what was learnt by then. If `step` is one of those, looks for hard classes."""
         plan, config = self._plan, self._config
         if isinstance(plan, BatchPlan) or not config.mine_at:
             return range(step, total_steps)

@@ -29,7 +29,7 @@ PRESETS: dict[str, TrainConfig] = {
         eval_every=40,
         eval_images=240,
     ),
-    # All 184,320 classes under shuffled labels, of which nothing is known: images are compared with each other.
+    # All 184,320 classes, of whose labels nothing need be known: images are compared with each other.
     #   train_classifier --preset prototype --shuffle-labels 0
     "prototype": TrainConfig(
         preset="prototype",

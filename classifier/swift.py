@@ -18,8 +18,8 @@ SMALLEST = 16  # pixels
 class Swift(nn.Module):
     """Seven times as fast as the paper's CNN on a CPU (282 against 39 images a second in training, one core).
 
-    The first convolution sees 2x2 pixels as 12 channels at half the size: at full size it would be most of the
-    work. Without batch norm the learning rate that this needs to learn quickly (3e-3) does not hold.
+    The first convolution sees 2x2 pixels as 12 channels at half the size: at full size it would be most of
+    the work. Without batch norm the learning rate that this needs to learn quickly (3e-3) does not hold.
     """
 
     def __init__(self, size: int = 100, channels: int = 3) -> None:
@@ -47,8 +47,8 @@ class Swift(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch norm over the images of all ranks, with the gradients of one process. (torch's SyncBatchNorm runs on
-    GPUs only.)"""
+    """Batch norm over the images of all ranks, with the gradients of one process. (torch's SyncBatchNorm runs
+    on GPUs only.)"""
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, C, H, W] -> the same."""
@@ -61,7 +61,9 @@ class BatchNorm(nn.BatchNorm2d):
         mean, square, count = _Summed.apply(sums).split([self.num_features, self.num_features, 1])
         mean, square = mean / count, square / count
         variance = (square - mean.square()).clamp(min=0.0)
-        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.momentum is not None
         with torch.no_grad():
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(variance * count / (count - 1), self.momentum)

@@ -39,6 +39,11 @@ def open_text(
     Raises:
         UserError: for data or a tokenizer that cannot be used, or a head that needs more than text has.
     """
+    if head_class(config.head).rows_per_class > 1:
+        raise UserError(
+            f"--head {config.head}: needs batches with several rows of each class, and text has each token "
+            "as often as it comes"
+        )
     if missing := set(head_class(config.head).needs) - {"partition", "order", "weight"}:
         raise UserError(f"--head {config.head}: needs {', '.join(sorted(missing))}, which text does not have")
     cache, saved = config.cache or default_cache(), folder.saved

@@ -104,8 +104,8 @@ class Head(nn.Module, ABC):
     rows_per_class: ClassVar[int] = 1
     """How many rows of each of its classes a batch must hold in training mode."""
     from_examples: ClassVar[bool] = False
-    """Whether a class is what the head was shown of it (:meth:`learn_classes`): to be brought up to date before
-    an evaluation, and after it a call of :meth:`fit_temperature`."""
+    """Whether a class is what the head was shown of it. Before an evaluation :meth:`learn_classes` brings all
+    of them up to date, and :meth:`fit_temperature` follows."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Options without which the head makes no sense, although it can be made."""
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -215,8 +215,8 @@ class Head(nn.Module, ABC):
         """No class is known any more."""
 
     def fit_temperature(self, hidden: Tensor, target: Tensor) -> None:
-        """Choose how sharp the distribution is in evaluation mode: best for these rows [N, d] and classes [N],
-        which should be training data that :meth:`learn_classes` was not given."""
+        """Choose how sharp the distribution is in evaluation mode: best for these rows [N, d] and classes
+        [N], which should be training data that :meth:`learn_classes` was not given."""
 
     def find_hard_classes(self, vectors: Tensor, classes: Tensor) -> None:
         """Find out which of ``classes`` [M] are hard to tell apart, by their ``vectors`` [M, d]."""

@@ -41,7 +41,7 @@ class Probes:
     def topk(
         self, rows: Tensor, k: int, probe: int, vectors: Tensor, penalties: Tensor, scale: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The k best of scale · (rows · vectors) + penalties in the ``probe`` groups with the nearest centres.
+        """The k best of scale · (rows · vectors) + penalties in the ``probe`` groups of nearest centres.
 
         Args:
             rows: [N, d] of length 1.

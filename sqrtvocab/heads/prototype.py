@@ -1,4 +1,4 @@
-"""Classes that are examples: a class is the mean direction of a few of its rows, and no parameter is its own."""
+"""Classes that are examples: a class is the mean direction of a few of its rows, and has no parameter."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class ProbedTopk(NamedTuple):
 
 
 class PrototypeHead(Head):
-    """P(class) = softmax(s · cos(h, v_class) + b), where v_class is the mean direction of rows of the class that
-    the head was shown; a class that it was never shown has no probability. (Before it was shown any, all are
-    equally probable.)
+    """P(class) = softmax(s · cos(h, v_class) + b), where v_class is the mean direction of rows of the class
+    that the head was shown; a class that it was never shown has no probability. (Before it was shown any, all
+    are equally probable.)
 
-    v is a buffer [V, d], b another one that only ``init_prior`` sets: no gradient, no moments of an optimiser.
-    The only parameter is the sharpness s = 20·exp(10·log_scale), at most 200.
+    v is a buffer [V, d], b another one that only ``init_prior`` sets: no gradients, no moments in the
+    optimiser. The only parameter is the sharpness s = 20·exp(10·log_scale), at most 200.
 
     Trained are the rows, not the classes. In training mode a batch must hold two or more rows of each of its
     classes. A row's loss is that of its class among the classes of the batch: its class is the mean of the
@@ -51,8 +51,8 @@ class PrototypeHead(Head):
     of their class.
 
     In evaluation mode the loss is exact, as everything else is, a block of rows at a time; s is then what
-    :meth:`fit_temperature` found, if it was called. Cosines are computed in float32 even under autocast: times
-    200, an error of half precision would be a nat.
+    :meth:`fit_temperature` found, if it was called. Cosines are computed in float32 even under autocast:
+    times 200, an error of half precision would be a nat.
 
     Args:
         in_features, num_classes, validate, device, dtype: see :class:`~sqrtvocab.heads.base.Head`.
@@ -298,15 +298,15 @@ class PrototypeHead(Head):
         own = (torch.where(same, cosines, 0.0).sum(1) - mine.square().sum(1)) / others.clamp(min=1)
         votes = ((target.unsqueeze(1) == target) & kept).sum(1).clamp(min=1)  # [N] rows of each one's class
         rivals = self._scale() * cosines - votes.to(cosines.dtype).log()
-        logits = [self._scale() * own.unsqueeze(1), rivals.masked_fill(same | ~kept, -math.inf)]
+        parts = [self._scale() * own.unsqueeze(1), rivals.masked_fill(same | ~kept, -math.inf)]
         if self.samples:
-            logits.append(self._sampled_logits(mine, my_target, target, kept))
+            parts.append(self._sampled_logits(mine, my_target, target, kept))
         self._remember(points.detach(), target, kept)
-        logits = torch.cat(logits, 1)
+        logits = torch.cat(parts, 1)
         return logits.logsumexp(1) - logits[:, 0]
 
     def _sampled_logits(self, mine: Tensor, my_target: Tensor, target: Tensor, kept: Tensor) -> Tensor:
-        """[n, M] of stored classes. Those of the batch take part already; the others are drawn equally often."""
+        """[n, M] of stored classes. Those of the batch take part already; of the others all are as likely."""
         weight = self.known.index_fill(0, target, False).to(mine.dtype)  # [V]
         left = weight.sum()
         # Never empty: where nothing is left to draw, what is drawn is masked.
@@ -360,8 +360,8 @@ class PrototypeHead(Head):
         return ProbedTopk(log_probs, classes.view(*shape, k), certain.view(shape))
 
     def probes(self, num_groups: int | None = None) -> Probes:
-        """The groups that :meth:`topk` with ``probe`` looks into, √V by default; made anew if ``num_groups`` is
-        given or the classes have changed."""
+        """The groups that :meth:`topk` with ``probe`` looks into, √V by default; made anew if ``num_groups``
+        is given or the classes have changed."""
         if self._probes is None or num_groups is not None:
             self._probes = Probes(self.vectors, self.known, num_groups)
         return self._probes

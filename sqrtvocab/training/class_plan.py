@@ -68,8 +68,8 @@ class ClassPlan:
         self._hard: IntArray = np.empty((0, 1), np.int64)
 
     def mix_in(self, hard: IntArray) -> None:
-        """From the next `batches` on, take classes from this table [T, 1 + k]: each row a class and the k that
-        are hardest to tell from it; rows of negative numbers are none."""
+        """From the next `batches` on, take classes from this table [T, 1 + k]: each row a class and the k
+        that are hardest to tell from it; rows of negative numbers are none."""
         usable = np.isin(hard, self.classes) if len(hard) else np.ones_like(hard, dtype=bool)
         self._hard = np.where(usable, hard, -1)[usable[:, 0] if len(hard) else slice(None)]
 
@@ -101,7 +101,7 @@ class ClassPlan:
         return ClassBatches(self, start, stop)
 
     def step(self, step: int) -> IntArray:
-        """The items [effective_batch] of a step, over all ranks: class by class, micro-batch by micro-batch."""
+        """The items [effective_batch] of a step, over all ranks, class by class."""
         count = self.effective_batch // self.per_class
         dice = np.random.default_rng([self.seed, 1, step])
         classes = self._hard_classes(int(HARD_SHARE * count), dice)

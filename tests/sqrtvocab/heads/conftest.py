@@ -18,6 +18,7 @@ from sqrtvocab import (
     GroupedLowRankHead,
     Head,
     Partition,
+    PrototypeHead,
     make_head,
 )
 
@@ -71,6 +72,17 @@ def factored() -> MakeHead:
     return make
 
 
+def prototype(**options: Any) -> MakeHead:
+    """In evaluation mode, in which the loss is exact; all classes known."""
+
+    def make(d: int, v: int, partition: Partition | None = None) -> Head:
+        head = make_head("prototype", d, v, **options)
+        head.learn_classes(torch.randn(v, d), torch.arange(v))
+        return head.eval()
+
+    return make
+
+
 CASES: dict[str, MakeHead] = {
     "flat": flat(),
     "flat-without-bias": flat(bias=False),
@@ -86,6 +98,8 @@ CASES: dict[str, MakeHead] = {
     "grouped-low-rank-tiles": grouped_low_rank(kernel="tiles"),
     "adaptive": adaptive(),
     "factored": factored(),
+    "prototype": prototype(),
+    "prototype-float16": prototype(storage=torch.float16),
 }
 
 
@@ -125,6 +139,12 @@ def dense_distribution(head: Head, hidden: Tensor) -> Dense:
         return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
     if isinstance(head, AdaptiveHead):
         return dense_adaptive(head, hidden)
+    if isinstance(head, PrototypeHead):
+        scale = (20 * (10 * head.log_scale).exp()).clamp(max=200)
+        rows = torch.stack([vector / vector.norm() for vector in head.vectors.to(hidden.dtype)])
+        length = hidden.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12)
+        log_prob = (scale * (hidden / length) @ rows.T + head.bias).log_softmax(-1)
+        return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
     if isinstance(head, FactoredHead):
         log_prob = torch.stack([factored_row(head, hidden, c) for c in range(v)], 1)
         return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])

@@ -44,6 +44,8 @@ class Guesses(NamedTuple):
     """[...] the group predicted."""
     in_group: Tensor
     """[...] the most probable class of the target's group."""
+    log_probs: Tensor
+    """[..., k] of ``classes``."""
 
 
 @dataclass(frozen=True)
@@ -184,11 +186,11 @@ class Head(nn.Module, ABC):
         blocks = []
         for rows, truth in zip(self._blocks(hidden), self._blocks(target), strict=True):
             log_probs = self._log_prob(rows)  # [R, V]
-            classes = log_probs.topk(k, dim=-1).indices  # [R, k]
+            best_log_probs, classes = log_probs.topk(k, dim=-1)  # [R, k] each
             rivals = partition.slots(partition.split(truth)[0])  # [R, S] the classes of the target's group
             best = log_probs.gather(1, rivals).argmax(-1, keepdim=True)  # [R, 1]
             group = partition.split(classes[:, 0])[0]  # [R]
-            blocks.append(Guesses(classes, group, rivals.gather(1, best).squeeze(1)))
+            blocks.append(Guesses(classes, group, rivals.gather(1, best).squeeze(1), best_log_probs))
         return Guesses(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
 
     def cost(self, counts: Tensor | Sequence[float] | None = None) -> HeadCost:
@@ -202,10 +204,6 @@ class Head(nn.Module, ABC):
     def describe(self) -> str:
         """What is peculiar to this head, in one line, its name left out: such as its groups, its rank."""
         return f"{self.num_classes:,} classes"
-
-    def knows(self, classes: Tensor) -> Tensor:
-        """[...] -> [...] whether each of these classes has any probability."""
-        return torch.ones_like(classes, dtype=torch.bool)
 
     def learn_classes(self, vectors: Tensor, classes: Tensor) -> None:
         """From now on ``classes`` [M] are what ``vectors`` [M, d], means of hidden states, show; see
@@ -384,8 +382,14 @@ class Head(nn.Module, ABC):
             raise ValueError(f"k must be between 1 and num_classes = {self.num_classes}, got {k}")
         truth = target.reshape(-1).to(torch.int64)
         self._check_range(truth)
-        classes, group, in_group = self._guesses(hidden.reshape(-1, self.in_features), truth, partition, k)
-        return Guesses(classes.view(*target.shape, k), group.view_as(target), in_group.view_as(target))
+        found = self._guesses(hidden.reshape(-1, self.in_features), truth, partition, k)
+        shape = (*target.shape, k)
+        return Guesses(
+            found.classes.view(shape),
+            found.group.view_as(target),
+            found.in_group.view_as(target),
+            found.log_probs.view(shape),
+        )
 
     def group_log_prob(self, hidden: Tensor) -> Tensor:
         """[..., d] -> [..., G]: log P(group), exact, normalised, at least float32.

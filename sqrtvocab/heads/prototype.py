@@ -121,9 +121,6 @@ class PrototypeHead(Head):
         self.known.index_fill_(0, classes, True)
         self._probes = None
 
-    def knows(self, classes: Tensor) -> Tensor:
-        return self.known[classes]
-
     @torch.no_grad()
     def forget_classes(self) -> None:
         self.known.zero_()

@@ -183,8 +183,8 @@ class TwoLevelHead(Head):
             return super()._guesses(hidden, target, partition, k)
         group = partition.split(target)[0]  # [N]
         member = self.member_logits(hidden, group.unsqueeze(1)).squeeze(1).argmax(-1)  # [N]
-        classes = self._topk(hidden, k)[1]  # [N, k]
-        return Guesses(classes, self.group(hidden).argmax(-1), partition.join(group, member))
+        log_probs, classes = self._topk(hidden, k)  # [N, k] each
+        return Guesses(classes, self.group(hidden).argmax(-1), partition.join(group, member), log_probs)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *args: Any

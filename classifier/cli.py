@@ -1,4 +1,4 @@
-"""The commands `train_classifier` and `eval_classifier`: read the flags first, import torch afterwards."""
+"""The commands that train, score and extend classifiers: read the flags first, import torch afterwards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from classifier.config import EvalConfig, TrainConfig, holds_shapes
+from classifier.config import AddConfig, EvalConfig, TrainConfig, holds_shapes
 from classifier.presets import PRESETS
 from sqrtvocab.errors import exit_code
 from sqrtvocab.flags import one_line_errors, peek_flags
@@ -34,3 +34,13 @@ def eval_main() -> int:
     from classifier.evaluate import report
 
     return exit_code("eval_classifier", lambda: report(config))
+
+
+def add_main() -> int:
+    """`add_classes`. Returns the exit code."""
+    with one_line_errors("add_classes"):
+        config = tyro.cli(AddConfig, prog="add_classes")
+
+    from classifier.adding import add
+
+    return exit_code("add_classes", lambda: add(config))

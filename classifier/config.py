@@ -1,4 +1,4 @@
-"""The settings of `train_classifier` and `eval_classifier`. Imports no torch, so that `--help` is instant."""
+"""The settings of all commands for classifiers. Imports no torch, so that `--help` is instant."""
 
 from __future__ import annotations
 
@@ -284,3 +284,35 @@ class EvalConfig(Flags):
         if self.image is not None and not self.image.is_file():
             problems.append(f"--image {self.image}: no such file")
         return problems
+
+
+@dataclass(frozen=True)
+class AddConfig(Flags):
+    """Let a trained classifier know further classes, from a few pictures of each, without training.
+
+    For runs on your own pictures whose classes are examples (--head prototype).
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Run folder of train_classifier."""
+    folder: tyro.conf.Positional[Path]
+    """Pictures of the new classes, one or more of each: anything that --data of train_classifier takes."""
+    out: Path | None = None
+    """Run folder to write, which eval_classifier takes; RUN-more by default."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Weights that scored best in validation, or the newest."""
+    image_column: str | None = None
+    """The column of a table that holds the pictures or their paths; found by its name by default."""
+    label_column: str | None = None
+    """The column of a table that holds the classes; found by its name by default."""
+    skip_damaged: bool = False
+    """Go on without pictures that cannot be read, instead of naming them."""
+    device: Device = "auto"
+    """auto takes cuda before mps before cpu."""
+    precision: Precision = "auto"
+    """Number format of the forward pass; auto chooses for the device and says why."""
+    workers: int = 1
+    """Processes that read pictures ahead."""
+
+    def problems(self) -> list[str]:
+        return super().problems() + at_least(self, 0, "workers")

@@ -24,7 +24,7 @@ from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Partition
 from sqrtvocab.atomic import read_json
 from sqrtvocab.errors import UserError
-from sqrtvocab.training import Runtime, load_checkpoint, open_runtime, write_json
+from sqrtvocab.training import Checkpoint, Runtime, load_checkpoint, open_runtime, write_json
 from sqrtvocab.training.scores import Scores, ScoreSheet
 
 CLASSES = "classes.json"  # beside the weights: the names of the user's classes
@@ -96,6 +96,42 @@ def evaluate(
     return Evaluation(scores.loss, table[:, 0], table[:, 1:], scores)
 
 
+@dataclass(frozen=True)
+class Trained:
+    """A run's classifier, and what is to be known to use it."""
+
+    config: TrainConfig
+    checkpoint: Checkpoint
+    names: list[str] | None  # of the user's classes; None for shapes
+    classes: Sequence[str]  # the names, whatever they are of
+    space: AttributeSpace | None  # how the classes are made of attributes, if they are
+    partition: Partition
+    size: int  # side of the images
+    model: Classifier
+
+
+def open_trained(run: Path, checkpoint_name: str) -> Trained:
+    """The classifier of a run of train_classifier.
+
+    Raises:
+        UserError: if there is none, or it is damaged.
+    """
+    config = TrainConfig.of_run(run)
+    checkpoint = load_checkpoint(run, checkpoint_name)
+    if checkpoint is None:
+        raise UserError(f"{run}: no checkpoint `{checkpoint_name}`; the first evaluation writes it")
+    names, shuffle = _class_names(checkpoint.folder), config.shuffle_labels
+    space = config.space() if names is None and shuffle is None else None
+    classes = shape_names(config.space(), shuffle) if names is None else names
+    radices = None if space is None else space.radices
+    partition = make_partition(len(classes), config.grouping, config.num_groups, config.seed, radices)
+    size = config.image_size or IMAGE_SIZE
+    encoder = make_encoder(config.backbone, size, 1 if config.grey else 3)
+    model = make_classifier(config.head, partition, encoder, radices, **config.given_head_options())
+    checkpoint.load_weights(model)
+    return Trained(config, checkpoint, names, classes, space, partition, size, model)
+
+
 def report(config: EvalConfig) -> None:
     """Run `eval_classifier`: print a table and write it as JSON into the run folder, or name one picture.
 
@@ -103,20 +139,9 @@ def report(config: EvalConfig) -> None:
         UserError: for input that cannot be used.
         RunError: if a file of images turns out to be damaged, or a worker ends.
     """
-    trained = TrainConfig.of_run(config.run)
-    checkpoint = load_checkpoint(config.run, config.checkpoint)
-    if checkpoint is None:
-        raise UserError(f"{config.run}: no checkpoint `{config.checkpoint}`; the first evaluation writes it")
-    names = _class_names(checkpoint.folder)
-    shuffle = trained.shuffle_labels
-    space = trained.space() if names is None and shuffle is None else None
-    classes = shape_names(trained.space(), shuffle) if names is None else names
-    radices = None if space is None else space.radices
-    partition = make_partition(len(classes), trained.grouping, trained.num_groups, trained.seed, radices)
-    size = trained.image_size or IMAGE_SIZE
-    encoder = make_encoder(trained.backbone, size, 1 if trained.grey else 3)
-    model = make_classifier(trained.head, partition, encoder, radices, **trained.given_head_options())
-    checkpoint.load_weights(model)
+    opened = open_trained(config.run, config.checkpoint)
+    trained, checkpoint, model, partition = opened.config, opened.checkpoint, opened.model, opened.partition
+    names, classes, space, size = opened.names, opened.classes, opened.space, opened.size
     with open_runtime(config.device, config.precision, trained.seed) as runtime:
         model.to(runtime.device)
         partition.to(runtime.device)

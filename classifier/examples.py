@@ -114,8 +114,7 @@ class Examples:
         place = _places(labels[by_class])  # [len] 0, 1, 2 ... within each class
         shown = by_class[place < self._config.refresh_images]
         hidden = self._embed(model, shown, "refresh")
-        target = torch.from_numpy(labels[shown])
-        sums = torch.zeros(count, hidden.shape[1]).index_add_(0, target, F.normalize(hidden, dim=1))
+        sums = class_means(hidden, torch.from_numpy(labels[shown]), count)  # [V, d]
         seen = torch.from_numpy(np.unique(labels))
         device = self._runtime.device
         model.head.forget_classes()
@@ -142,26 +141,8 @@ class Examples:
         model.head.learn_classes(hidden, target)
         model.head.find_hard_classes(hidden, target)
 
-    @torch.no_grad()
     def _embed(self, model: Classifier, rows: IntArray, what: str) -> Tensor:
-        """Images `rows` [M] -> [M, d] on the CPU of every rank, each rank doing its share."""
-        runtime = self._runtime
-        edges = [len(rows) * rank // runtime.world_size for rank in range(runtime.world_size + 1)]
-        mine = rows[edges[runtime.rank] : edges[runtime.rank + 1]].tolist()
-        runtime.share(model.buffers())
-        was_training = model.training
-        model.eval()
-        batches = image_batches(self._images, in_batches(mine, AT_ONCE), self._workers, runtime)
-        parts = []
-        with tqdm(
-            total=len(mine), desc=what, unit="image", leave=False, delay=2, disable=_hidden_bar(runtime)
-        ) as bar:
-            for images, _ in batches:
-                with runtime.autocast():
-                    parts.append(model.encoder(images.to(runtime.device, non_blocking=True)).float().cpu())
-                bar.update(len(images))
-        model.train(was_training)
-        return runtime.gather(torch.cat(parts) if parts else torch.empty(0, model.encoder.width))
+        return embed(model, self._images, rows, what, self._workers, self._runtime)
 
     def _name_missing(self, missing: IntArray) -> None:
         if not len(missing):
@@ -175,13 +156,35 @@ class Examples:
             self._runtime.say(line)
 
 
+@torch.no_grad()
+def embed(
+    model: Classifier, images: ImageSet, rows: IntArray, what: str, workers: int, runtime: Runtime
+) -> Tensor:
+    """Images `rows` [M] -> their embeddings [M, d], in evaluation mode, on the CPU of every rank, each rank
+    doing its share. `what` stands before the progress bar."""
+    edges = [len(rows) * rank // runtime.world_size for rank in range(runtime.world_size + 1)]
+    mine = rows[edges[runtime.rank] : edges[runtime.rank + 1]].tolist()
+    runtime.share(model.buffers())
+    was_training = model.training
+    model.eval()
+    parts = []
+    hidden_bar = None if runtime.is_main else True  # None: shown on terminals
+    with tqdm(total=len(mine), desc=what, unit="image", leave=False, delay=2, disable=hidden_bar) as bar:
+        for pictures, _ in image_batches(images, in_batches(mine, AT_ONCE), workers, runtime):
+            with runtime.autocast():
+                parts.append(model.encoder(pictures.to(runtime.device, non_blocking=True)).float().cpu())
+            bar.update(len(pictures))
+    model.train(was_training)
+    return runtime.gather(torch.cat(parts) if parts else torch.empty(0, model.encoder.width))
+
+
+def class_means(hidden: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Embeddings [M, d] of classes [M] -> [V, d] the sums of their directions, which have those of means."""
+    return torch.zeros(num_classes, hidden.shape[1]).index_add_(0, labels, F.normalize(hidden, dim=1))
+
+
 def _places(ordered: IntArray) -> IntArray:
     """Sorted labels [N] -> [N] which one of its class each is."""
     starts = np.r_[0, np.flatnonzero(np.diff(ordered)) + 1] if len(ordered) else np.empty(0, np.int64)
     lengths = np.diff(np.r_[starts, len(ordered)])
     return np.arange(len(ordered)) - np.repeat(starts, lengths)
-
-
-def _hidden_bar(runtime: Runtime) -> bool | None:
-    """None leaves it to tqdm, which draws bars on terminals only."""
-    return None if runtime.is_main else True

@@ -216,6 +216,14 @@ class Head(nn.Module, ABC):
         """Choose how sharp the distribution is in evaluation mode: best for these rows [N, d] and classes
         [N], which should be training data that :meth:`learn_classes` was not given."""
 
+    def add_classes(self, vectors: Tensor, names: Sequence[str] = (), existing: Sequence[str] = ()) -> Head:
+        """A head with further classes, from V on, that needs no training; see ``from_examples``.
+
+        Raises:
+            NotImplementedError: other heads.
+        """
+        raise NotImplementedError(f"a {type(self).__name__} learns its classes by training")
+
     def find_hard_classes(self, vectors: Tensor, classes: Tensor) -> None:
         """Find out which of ``classes`` [M] are hard to tell apart, by their ``vectors`` [M, d]."""
 

@@ -21,6 +21,7 @@ import lm.evaluate
 import lm.judge.command
 import lm.sample
 import lm.train
+from classifier.config import AddConfig as ClassifierAdd
 from classifier.config import EvalConfig as ClassifierEval
 from classifier.config import TrainConfig as ClassifierTrain
 from lm.config import EvalConfig, JudgeConfig, SampleConfig, TrainConfig
@@ -38,6 +39,7 @@ COMMANDS: dict[str, tuple[type, Callable[[], int], list[str]]] = {
     "judge_lm": (JudgeConfig, lm.cli.judge_main, ["RUN", "--max-tokens", "3"]),
     "train_classifier": (ClassifierTrain, classifier.cli.train_main, ["--max-steps", "1"]),
     "eval_classifier": (ClassifierEval, classifier.cli.eval_main, ["RUN", "--images", "4", "--workers", "0"]),
+    "add_classes": (ClassifierAdd, classifier.cli.add_main, ["RUN", "RUN", "--workers", "0"]),
 }
 
 

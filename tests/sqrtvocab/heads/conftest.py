@@ -141,7 +141,7 @@ def dense_distribution(head: Head, hidden: Tensor) -> Dense:
         return dense_adaptive(head, hidden)
     if isinstance(head, PrototypeHead):
         scale = (20 * (10 * head.log_scale).exp()).clamp(max=200)
-        rows = torch.stack([vector / vector.norm() for vector in head.vectors.to(hidden.dtype)])
+        rows = head.vectors.to(hidden.dtype)  # of length 1, but for the rounding of float16
         length = hidden.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12)
         log_prob = (scale * (hidden / length) @ rows.T + head.bias).log_softmax(-1)
         return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
@@ -221,6 +221,8 @@ def randomised(head: Head) -> Head:
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.copy_(torch.randn(parameter.shape))
+            if isinstance(head, PrototypeHead):  # a sharpness of about 5: neither flat nor a single peak
+                parameter.mul_(0.05).sub_(0.15)
     return head
 
 

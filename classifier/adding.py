@@ -7,9 +7,9 @@ import torch
 
 from classifier.config import AddConfig
 from classifier.data import image_errors
-from classifier.evaluate import CLASSES, open_trained
 from classifier.examples import class_means, embed
 from classifier.images.pictures import open_pictures
+from classifier.trained import CLASSES, open_trained
 from sqrtvocab.atomic import require_space
 from sqrtvocab.cache import default_cache
 from sqrtvocab.errors import UserError
@@ -33,7 +33,7 @@ def add(config: AddConfig) -> None:
             f"{config.run}: --head {trained.head} learns its classes by training; train a run whose classes "
             "are examples, such as --head prototype"
         )
-    if opened.names is None:
+    if opened.own_classes is None:
         raise UserError(f"{config.run}: its classes are shapes; add_classes is for runs on your own pictures")
     out = config.out or config.run.with_name(f"{config.run.name}-more")
     if out.exists():
@@ -41,7 +41,7 @@ def add(config: AddConfig) -> None:
     with image_errors(config.folder), open_runtime(config.device, config.precision, trained.seed) as runtime:
         source = open_pictures(
             config.folder,
-            size=opened.size,
+            size=opened.image_size,
             grey=trained.grey,
             cache=(trained.cache or default_cache()) / "images",
             cache_limit=trained.cache_limit,
@@ -60,15 +60,17 @@ def add(config: AddConfig) -> None:
         hidden = embed(model, images, rows, "new classes", config.workers, runtime)
     means = class_means(hidden, torch.from_numpy(images.labels), len(images.classes))
     try:
-        model.head = model.head.cpu().add_classes(means, list(images.classes), opened.names)
+        model.head = model.head.cpu().add_classes(means, list(images.classes), opened.own_classes)
     except ValueError as error:  # a name that exists
         raise UserError(f"{config.folder}: {error}") from error
-    names = [*opened.names, *images.classes]
+    names = [*opened.own_classes, *images.classes]
     require_space(out, 2 * sum(tensor.nbytes for tensor in model.state_dict().values()) + (16 << 20))
-    begin_run(out, {**read_config(config.run), "num_classes": len(names)})
+    # Groups only report; those there were say nothing of the new classes.
+    regrouped = {"num_classes": len(names), "grouping": "index", "num_groups": None}
+    begin_run(out, {**read_config(config.run), **regrouped})
     state = {key: value for key, value in opened.checkpoint.state.items() if key not in ("sha256", "seal")}
     save_checkpoint(out, "best", model, state, documents={CLASSES: names})
     print(
-        f"{len(images.classes):,} classes from {len(images):,} pictures added to {len(opened.names):,}; "
+        f"{len(images.classes):,} classes from {len(images):,} pictures added, {len(names):,} in all; "
         f"saved in {out}: eval_classifier {out} --image PICTURE names one"
     )

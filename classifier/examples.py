@@ -38,6 +38,8 @@ def make_plan(config: TrainConfig, images: ImageSet, runtime: Runtime) -> BatchP
         for name, given in (("--mine-at", config.mine_at), ("--hold-out-classes", config.hold_out_classes)):
             if given:
                 raise UserError(f"{name} is for --head {able}, not {config.head}")
+    if HEADS[config.head].rows_per_class > 1 and (config.mixup or config.cutmix):
+        raise UserError(f"--mixup and --cutmix: not with --head {config.head}, which compares whole images")
     ranks = (runtime.rank, runtime.world_size)
     per_class = config.per_class
     if per_class is None:

@@ -29,7 +29,7 @@ class HeadOutput(NamedTuple):
     """What a head returns in training; ``loss = group_loss + member_loss``."""
 
     loss: Tensor
-    """The negative log-likelihood of the classes, reduced."""
+    """The negative log-likelihood of the classes, reduced; see ``Head.surrogate``."""
     group_loss: Tensor
     """Its share −log P(group); zero for a head without groups."""
     member_loss: Tensor
@@ -233,6 +233,15 @@ class Head(nn.Module, ABC):
         """[T, 1 + k] what was found: classes that batches had better hold together, each row one and the k
         nearest to it; rows of −1 are none."""
         return None
+
+    def give_sparse_gradients(self) -> list[nn.Parameter]:
+        """From now on let gradients be sparse tensors where a step meets few rows of a parameter.
+
+        Returns:
+            Those parameters: they need an optimiser that takes sparse gradients, such as
+            ``torch.optim.SparseAdam``. None, unless a head knows better.
+        """
+        return []
 
     @torch.no_grad()
     def init_from_linear(self, weight: Tensor, bias: Tensor | None, hidden: Tensor | None = None) -> bool:

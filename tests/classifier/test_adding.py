@@ -51,7 +51,7 @@ def test_new_colours_are_named(trained, add, forked, tmp_path):
     paint(tmp_path / "new", NEW, 2)
     result = add(trained / "run", tmp_path / "new", "--out", tmp_path / "more")
     assert result.code == 0, result.err
-    assert "2 classes from 4 pictures added to 3" in result.out
+    assert "2 classes from 4 pictures added, 5 in all" in result.out
     assert json.loads((tmp_path / "more/best/classes.json").read_text()) == [*sorted(COLOURS), *sorted(NEW)]
     assert json.loads((tmp_path / "more/config.json").read_text())["num_classes"] == 5
     # Scored on other pictures of all five

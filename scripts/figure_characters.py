@@ -23,13 +23,14 @@ from typing import Any
 import tyro
 
 from scripts.characters.contenders import contenders_of
+from scripts.characters.sheet import COLUMNS, hardest
 from scripts.common.command import run_script, say
 from scripts.common.jobs import Data, Job, by_definition, rate_of, record_of_runs
 from scripts.common.pages import write_figure, write_page
 from scripts.common.records import Record, Row, lock_of
 from scripts.common.runs import RunFlags, launch, require_rows, run_all, train_in_new_process
 from scripts.reports.characters import best_rows, curves, document
-from sqrtvocab.atomic import write_json
+from sqrtvocab.atomic import write_bytes, write_json
 from sqrtvocab.errors import RunError, UserError
 from sqrtvocab.flags import at_least, positive
 
@@ -152,6 +153,7 @@ class Experiment:
             ("flat", "grouped-index") if config.quick else tuple(self.contenders)
         )
         self.record = record_of_runs(out / f"characters_{config.name}.csv")
+        self.pairs = out / f"characters_{config.name}_pairs.png"
         self.trials = Record(config.runs / f"characters_{config.name}_speed.csv", ("contender", "settings"))
 
     def job(self, name: str, seed: int, steps: int, rate: float) -> Job:
@@ -219,6 +221,20 @@ class Experiment:
                 self.record.keep(row | {"core_seconds": str(json.loads(path.read_text())["core_seconds"])})
             if key in best and not row.get("test_accuracy") and job.folder.is_dir():
                 self.record.keep(row | test_scores(job.folder, self.config.threads))
+        self.draw_pairs(jobs)
+
+    def draw_pairs(self, jobs: Sequence[Job]) -> None:
+        """A picture of the characters that the best head takes for each other most often, in all test
+        families."""
+        rows = [row for row in self.rows() if row.get("test_accuracy")]
+        best = max(rows, key=lambda row: float(row["accuracy"]), default=None)
+        job = next((job for job in jobs if best and job.key == self.record.key_of(best)), None)
+        path = None if job is None else job.folder / "eval-test.json"
+        if path is not None and path.exists():
+            confused = json.loads(path.read_text("utf-8")).get("confused", [])
+            pairs = [(pair["true"], pair["predicted"]) for pair in confused][: COLUMNS // 2]
+            if pairs:
+                write_bytes(self.pairs, hardest(pairs, self.folder))
 
 
 def test_scores(run: Path, threads: int) -> dict[str, str]:
@@ -243,7 +259,9 @@ def main(config: CharacterFlags) -> None:
             with lock_of(page):
                 figure = page.with_suffix(".png")
                 write_figure(figure, curves(rows, experiment.contenders, config.runs))
-                write_page(page, document(config.name, rows, experiment.contenders, figure.name))
+                write_page(
+                    page, document(config.name, rows, experiment.contenders, figure.name, experiment.pairs)
+                )
 
     if config.redraw:
         require_rows(record, experiment.contenders)

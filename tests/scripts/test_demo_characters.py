@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from scripts.characters.drawing import Encoder
+from scripts.characters.sheet import hardest
 from scripts.demo_characters import common_syllables, save_pictures, save_screenshot, sheet
 
 
@@ -36,6 +37,11 @@ def test_what_is_wrong_is_red(tmp_path):
         below = [picture.getpixel((20 + 74 * n, 90)) for n in range(3)]
     assert colours == [(60, 140, 60), (190, 40, 40), (190, 40, 40), (60, 140, 60)]
     assert below == [(255, 255, 255), (200, 200, 200), (255, 255, 255)]
+    table = pq.read_table(tmp_path / "data/test-0.parquet").append_column("family", [["A"] * 3])
+    pq.write_table(table, tmp_path / "data/test-0.parquet")
+    with Image.open(io.BytesIO(hardest([("나", "다"), ("가", "나")], tmp_path))) as picture:
+        line = [picture.getpixel((14 + 230 + 68 * n + 5, 60)) for n in range(4)]
+    assert line == [100, 200, 0, 100]
     assert save_screenshot(tmp_path / "pictures", truth, tmp_path / "shot.png") == "가"
     with Image.open(tmp_path / "shot.png") as shot:
         assert shot.size == (240, 180)

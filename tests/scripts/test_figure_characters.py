@@ -1,6 +1,7 @@
 """The comparison on characters: chosen on the validation families, scored once on the test families."""
 
 import csv
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_the_rate_is_chosen_by_the_first_seed_and_by_validation():
     ]
     chosen = [(each["settings"].split()[-2], each["steps"], each["seed"]) for each in best_rows(rows)]
     assert chosen == [("0.01", "10", "0"), ("0.01", "10", "1"), ("0.001", "20", "0")]
-    page = document("hangul", rows, contenders_of("hangul", ""), "curves.png")
+    page = document("hangul", rows, contenders_of("hangul", ""), "curves.png", Path("none.png"))
     assert "| flat | 2 | 0.01 of 2 | 10 | 35.00 ± " in page
     assert "| 10.00 % |" in page
     assert "Not trained yet: prototype" in page

@@ -37,6 +37,7 @@ from sqrtvocab.flags import at_least, positive
 TRIAL = 20  # steps by which it is told how many fit into the minutes
 _RECIPE = "--grey --schedule cosine --accumulate 1 --epochs 100000 --precision fp32 --workers 0"
 _EVALUATE = "import sys; from classifier.cli import eval_main; sys.exit(eval_main())"
+_EXPORT = _EVALUATE.replace("eval_main", "export_main")
 _QUICK_FONTS = "DejaVuSans.ttf", "DejaVuSerif.ttf", "STIXGeneral.ttf"
 
 
@@ -238,13 +239,21 @@ class Experiment:
 
 
 def test_scores(run: Path, threads: int) -> dict[str, str]:
-    """`eval_classifier` on all pictures of the test families."""
+    """`eval_classifier` on all pictures of the test families, and the size of what `export_classifier` makes."""
     if launch(["-c", _EVALUATE, str(run), "--split", "test"], threads):
         raise RunError(f"{run}: eval_classifier failed")
     scores: dict[str, Any] = json.loads((run / "eval-test.json").read_text("utf-8"))
     accuracy = scores["accuracy"]
     names = {"test_accuracy": accuracy["overall"], "test_group_accuracy": accuracy["group"]}
-    return {name: str(value) for name, value in (names | {"test_loss": scores["loss"]}).items()}
+    exported = run / "model.onnx"
+    if launch(["-c", _EXPORT, str(run), "--out", str(exported)], threads):
+        say(f"{run}: export_classifier failed; its size is left out")
+    size = sum(
+        file.stat().st_size for file in run.glob("model.onnx*")
+    )  # large weights stand in a second file
+    exported_mb = f"{size / 1e6:.2f}" if exported.exists() else ""
+    values = names | {"test_loss": scores["loss"], "exported_mb": exported_mb}
+    return {name: str(value) for name, value in values.items()}
 
 
 def main(config: CharacterFlags) -> None:

@@ -77,10 +77,11 @@ def document(
                 _plain(mine, "core_seconds", 0),
                 _plain(mine, "peak_gib", 2),
                 f"{int(first['parameters']):,}",
+                _plain(mine[:1], "exported_mb", 1),
             ]
         )
     heading = ["head", "n", "rate", "steps", "validation", "**test**", "test, group", "test nats"]
-    heading += ["seconds", "core s", "peak GiB", "parameters"]
+    heading += ["seconds", "core s", "peak GiB", "parameters", "exported MB"]
     lines += [table(heading, cells), ""]
     if pairs.exists():
         lines += [

@@ -239,7 +239,7 @@ class Experiment:
 
 
 def test_scores(run: Path, threads: int) -> dict[str, str]:
-    """`eval_classifier` on all pictures of the test families, and the size of what `export_classifier` makes."""
+    """`eval_classifier` on all pictures of the test families; the size of what `export_classifier` makes."""
     if launch(["-c", _EVALUATE, str(run), "--split", "test"], threads):
         raise RunError(f"{run}: eval_classifier failed")
     scores: dict[str, Any] = json.loads((run / "eval-test.json").read_text("utf-8"))

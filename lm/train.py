@@ -8,7 +8,7 @@
     sample_lm runs/lm-gpt2-64-grouped-linear      # listen
 
 Everything random is a function of the seed and the step, and everything learnt is in the checkpoint, so a run
-that was killed goes on with --resume auto as if nothing had happened.
+that was killed continues with --resume auto as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     scaler = runtime.scaler()
 
     # --------------------------------------------------------------------------------------------------------
-    # Run folder: a new one, or one to go on with
+    # Run folder: a new one, or one to continue
 
     resolved: dict[str, Any] = {
         "data_used": lasting_name(source.name),

@@ -31,7 +31,7 @@ Only = UseAppendAction[tuple[str, ...]]
 
 @dataclass
 class Render:
-    """Write the image set to disk. Run again after an interruption, it goes on where it was.
+    """Write the image set to disk. Run again after an interruption, it continues where it was.
 
     By default all 184,320 classes with 10 images each, split 8/1/1 into train, validation and test.
     """
@@ -287,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
     except SystemExit as end:  # help, or bad flags
         return int(end.code or 0)
-    kept = "stopped; finished shards are kept, run again to go on"
+    kept = "stopped; finished shards are kept, run again to continue"
     with _signals_as_ctrl_c():
         return exit_code("shapesgen", command.run, kept if isinstance(command, Render) else "stopped")
 

@@ -194,6 +194,6 @@ def launch(arguments: Sequence[str], threads: int) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     if received:
-        say("stopped; call again to go on")
+        say("stopped; call again to continue")
         raise SystemExit(128 + received[0])
     return code

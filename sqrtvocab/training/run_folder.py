@@ -78,7 +78,7 @@ def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
 
 
 def begin_run(run: Path, settings: Mapping[str, Any]) -> None:
-    """Make `run` the folder of a run: from now on `--resume auto` goes on with it.
+    """Make `run` the folder of a run: from now on `--resume auto` continues it.
 
     Raises:
         UserError: another process has begun a run there since `find_checkpoint` looked.

@@ -216,7 +216,7 @@ def test_damaged_pictures(run, complaint, folder, tmp_path):
         (root / "cat" / f"bad{i}.jpg").write_bytes(b"\xff\xd8\xff broken")
     line = complaint(run("--data", root, "--out", tmp_path / "r"))
     assert f"--data {root}: 7 of 67 pictures are damaged: cat/bad0.jpg (" in line
-    assert line.endswith("and 2 more; --skip-damaged goes on without them")
+    assert line.endswith("and 2 more; --skip-damaged continues without them")
     assert not (tmp_path / "r").exists()
     result = run("--data", root, "--skip-damaged", "--max-steps", 1, "--out", tmp_path / "r")
     assert result.code == 0, result.err

@@ -144,7 +144,7 @@ def test_a_killed_rank_ends_the_other(victim, trainer, forked, tally, tmp_path) 
     ranks[victim].wait()
     assert result.code == 1, result
     speaker = trainer.program if victim else f"{trainer.program}: rank 1"
-    line = "the connection to another rank is lost: it has failed or was killed; go on with --resume auto"
+    line = "the connection to another rank is lost: it has failed or was killed; continue with --resume auto"
     assert last_line(result, speaker) == f"{speaker}: {line}"
     assert load_checkpoint(out, "last").state["step"] >= 2
     tally("ranks killed", 1)

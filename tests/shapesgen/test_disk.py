@@ -235,7 +235,7 @@ def test_a_signal_ends_it_cleanly(whole: Path, tmp_path: Path, number: int, work
     os.killpg(process.pid, number)  # as a terminal or a scheduler does
     _, errors = process.communicate(timeout=30)  # returns when all have ended that may complain of leaks
     assert process.returncode == 128 + number, errors
-    assert errors.splitlines() == ["shapesgen: stopped; finished shards are kept, run again to go on"]
+    assert errors.splitlines() == ["shapesgen: stopped; finished shards are kept, run again to continue"]
     assert not list(out.rglob(".*"))
     write_set(RECIPE, out)
     assert contents(out) == contents(whole)

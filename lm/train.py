@@ -133,7 +133,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     documents = model_documents(model, tokenizer)
     run = open_run(folder, config, resolved, SAME_RUN, model, optimizer, scaler, runtime, documents)
     if folder.checkpoint is not None:
-        partition = read_partition(run.folder, model.head, partition.num_groups)
+        partition = read_partition(run.folder, model.head, config.grouping, partition.num_groups)
     partition.to(runtime.device)
     if runtime.is_main:
         tokenizer.save(run.folder / "tokenizer.json")

@@ -212,6 +212,21 @@ def test_older_checkpoints_are_read(trainer, finished, invoke, tmp_path) -> None
     assert outcome(old) == outcome(finished)
 
 
+@pytest.mark.parametrize("trainer", ["train_lm"], indirect=True)
+def test_a_missing_order_is_missed(trainer, finished, invoke) -> None:
+    """Its groups would else silently be those of the indices."""
+    path = finished / "order.json"
+    path.unlink()
+    for main, argv in (
+        (trainer.score, [finished, "--device", "cpu", "--samples", 0]),
+        (trainer.main, trainer.argv(finished, 3)),
+    ):
+        answer = invoke(main, argv)
+        assert answer.code == 2, answer
+        assert f": {path}: missing, and with it what a group of tokens is; " in answer.err
+    assert not path.exists()
+
+
 DOCUMENTS = {
     "deep": "[" * 100_000,
     "deep in an object": '{"seal": ' * 5_000,

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sqrtvocab import Partition
@@ -179,7 +179,6 @@ def test_bad_radices_and_counts():
     kind=st.sampled_from(["random", "equal", "zero"]),
     seed=st.integers(0, 3),
 )
-@settings(max_examples=30)
 def test_clusters_fill_every_group_exactly(v, data, kind, seed):
     g = data.draw(st.integers(1, v))
     counts = data.draw(st.none() | st.lists(st.integers(0, 3), min_size=v, max_size=v))

@@ -18,7 +18,6 @@ if __name__ == "__main__":  # first of all, so that `python -m classifier.train 
 
     raise SystemExit(train_main())
 
-import math
 import os
 from typing import Any
 
@@ -27,18 +26,10 @@ import torch
 from classifier.augment import Augmentation
 from classifier.backbones import make_encoder
 from classifier.config import TrainConfig
-from classifier.data import (
-    class_counts,
-    image_batches,
-    image_errors,
-    in_batches,
-    open_images,
-    sample_of,
-    training_batches,
-)
-from classifier.evaluate import CLASSES, evaluate
-from classifier.figures import confusion_figures, example_grid
-from classifier.model import make_classifier, make_partition, parameter_table, require_room
+from classifier.data import class_counts, image_errors, open_images, training_batches
+from classifier.evaluate import CLASSES
+from classifier.model import make_classifier, make_partition, require_room
+from classifier.report import Validation, opening_facts
 from sqrtvocab.errors import UserError
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
 from sqrtvocab.training.batch_plan import BatchPlan
@@ -48,7 +39,7 @@ from sqrtvocab.training.run_folder import look_into_folder
 from sqrtvocab.training.runtime import Runtime, open_runtime
 from sqrtvocab.training.schedule import set_learning_rate
 from sqrtvocab.training.stop import StopRequests
-from sqrtvocab.training.tally import Tally, not_finite
+from sqrtvocab.training.tally import Tally
 from sqrtvocab.training.window import Window
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
@@ -58,7 +49,6 @@ SAME_RUN = (
     "eval_images", "seed",
 )  # fmt: skip
 HPARAMS = ("head", "grouping", "groups", "num_classes", "prior", "backbone", "images_per_step", "lr", "seed")
-EXAMPLES = 12  # validation images shown with captions
 
 
 def train(config: TrainConfig) -> None:
@@ -97,8 +87,6 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     )
     total_steps = config.total_steps(plan.steps_per_epoch)
     workers = config.num_workers(runtime.device.type, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
-    validation = sample_of(validation_images, config.eval_images, config.seed)
-    my_validation = validation[runtime.rank :: runtime.world_size]
 
     # --------------------------------------------------------------------------------------------------------
     # Model and optimiser
@@ -113,6 +101,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     model.to(runtime.device)
     partition.to(runtime.device)
     require_room(model, train_images.shape, config.batch_size, plan, runtime)
+    validation = Validation(validation_images, config, partition, workers, runtime)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
     scaler = runtime.scaler()
 
@@ -137,21 +126,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     run = open_run(folder, config, resolved, same, model, optimizer, scaler, runtime, documents)
     book = Logbook(run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main)
     book.text("config", markdown_table(run.settings))
-    ceiling = train_images.ceiling() if runtime.is_main else None
-    facts = {"data": f"{num_classes:,} classes, {len(train_images):,} training images {source.where}"}
-    if source.notes:
-        facts["note"] = "; ".join(source.notes)
-    if config.backbone != "cnn":
-        facts["backbone"] = f"{config.backbone} on {size} x {size} pixels, weights {config.weights}"
-    facts["head"] = f"{config.head}, {model.head.describe()}"
-    facts["groups"] = f"{partition.num_groups} of at most {partition.group_size} classes ({config.grouping})"
-    if not model.head.has_groups:
-        facts["groups"] += "; used only to report accuracy/group"
-    facts["parameters"] = "; ".join(f"{part} {count:,}" for part, count in parameter_table(model).items())
-    facts["steps"] = f"{total_steps:,} of {plan.effective_batch:,} images; {plan.steps_per_epoch:,} an epoch"
-    if ceiling is not None:
-        facts["ceiling"] = f"{ceiling.overall:.1%}, the most that any classifier can reach on these images"
-    run.introduce(book, facts)
+    run.introduce(book, opening_facts(config, source, model, partition, plan, validation))
     if run.has_nothing_to_do(book):
         return
 
@@ -211,37 +186,16 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         if reason is not None and run.step < total_steps:
             run.save_last()  # at once: whoever sent the signal may not wait for the evaluation
         if evaluating:
-            my_batches = in_batches(my_validation, config.batch_size)
-            loader = image_batches(validation_images, my_batches, workers, runtime)
-            runtime.share(model.buffers())  # of batch norms, which every rank has seen other images with
-            result = evaluate(model, loader, partition, runtime)
-            if not math.isfinite(result.loss):
-                raise not_finite("validation loss", run.step)
-            run.metrics = {
-                "loss/validation": result.loss,
-                **result.accuracies(),
-                **({"accuracy/ceiling": ceiling.overall} if ceiling else {}),
-                **{f"attribute/{name}": share for name, share in result.attributes(space).items()},
-            }
-            accuracy = run.metrics["accuracy/overall"]
+            result = validation.score(model, run.step)
+            run.metrics = validation.metrics(result)
             book.scalars(run.step, run.metrics, **axes)
-            if runtime.is_main:
-                pictures, true = validation_images.batch(my_validation[:EXAMPLES])
-                guessed = result.predicted[: len(true)]  # in the result, rank 0's images come first
-                grid = example_grid(pictures, true, guessed, train_images.classes if space is None else space)
-                book.figure("examples", grid, run.step)
-                for name, matrix in confusion_figures(result.target, result.predicted, space).items():
-                    book.figure(f"confusion/{name}", matrix, run.step)
-            score = [accuracy, -result.loss]  # the loss chooses among equals
+            validation.show(book, result, run.step)
+            score = [run.metrics["accuracy/overall"], -result.loss]  # the loss chooses among equals
             if run.best is None or score > run.best:
                 run.best = score
                 run.save_best()
             run.save_last()
-            book.say(
-                f"step {run.step:,}: validation loss {result.loss:.3f}, group "
-                f"{run.metrics['accuracy/group']:.1%}, accuracy {accuracy:.1%}"
-                + (f" of {ceiling.overall:.1%}" if ceiling else "")
-            )
+            book.say(f"step {run.step:,}: {validation.summary(run.metrics)}")
             reason = reason or stop.agreed_reason(runtime)  # this step need not be evaluated twice
         window.restart()
 

@@ -203,6 +203,45 @@ class Partition(ClassOrder):
         }
         return cls(num_classes, min(candidates, key=lambda groups: (groups + num_classes // groups, groups)))
 
+    @classmethod
+    def by_labels(cls, super_class: Tensor | Sequence[int], num_groups: int | None = None) -> Partition:
+        """Classes of one super-class stand together: groups of equal size, filled super-class by super-class.
+
+        A super-class larger than a group takes several, small ones share one, so a group is pure but where a
+        super-class ends within it. The way to give equal groups, and their speed, a meaning;
+        :meth:`from_groups` is for groups that must be the super-classes themselves.
+
+        Args:
+            super_class: [V] the super-class of each class, any integers; super-classes stand in their order,
+                classes of one super-class in the order of their indices.
+            num_groups: G; floor(√V) when not given.
+
+        Raises:
+            ValueError: super-classes that are not [V] integers.
+        """
+        labels = check_labels("super_class", super_class)
+        return cls(len(labels), num_groups, labels.argsort(stable=True))
+
+    @classmethod
+    def from_groups(cls, labels: Tensor | Sequence[int]) -> Partition:
+        """The groups given, of any sizes: P(group) is then the probability of a super-class.
+
+        Where the sizes happen to be those of G equal groups it is an ordinary partition. Otherwise a head
+        costs, for each row, what the group of its target costs: as much as with equal groups if rows are
+        spread evenly over the groups, more if most of them lie in the large ones (:meth:`Head.cost` says how
+        much). Where the groups need not be the super-classes, :meth:`by_labels` makes equal ones.
+
+        Args:
+            labels: [V] the group of each class, from 0 to G − 1, each of them at least once. Members are in
+                the order of their classes.
+
+        Raises:
+            ValueError: labels that are not [V] integers, negative, or leave a number out.
+        """
+        from sqrtvocab.uneven import partition_by
+
+        return partition_by(check_labels("labels", labels))
+
     def grow(self, num_classes: int) -> Partition:
         """The same groups over more classes: those from V on join the smallest groups, all others stay
         together.
@@ -303,6 +342,17 @@ def as_tensor(name: str, values: Any) -> Tensor:
 
 def is_integral(values: Tensor) -> bool:
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
+def check_labels(name: str, labels: Tensor | Sequence[int]) -> Tensor:
+    """One integer for each class, int64 [V] on the CPU."""
+    with torch.device("cpu"):  # numbers, even where a model is made on the meta device
+        labels = as_tensor(name, labels)
+    if labels.dim() != 1 or not len(labels):
+        raise ValueError(f"{name} must have shape [V], got {list(labels.shape)}")
+    if not is_integral(labels):
+        raise ValueError(f"{name} must hold integers, got {labels.dtype}")
+    return labels.detach().to(device="cpu", dtype=torch.int64)
 
 
 def check_counts(counts: Tensor | Sequence[float], num_classes: int | None = None) -> Tensor:

@@ -151,7 +151,7 @@ def test_a_signal_saves_before_it_evaluates(train, tmp_path, monkeypatch):
     def fail(*args):
         raise RunError("killed here, for the grace period is over")
 
-    monkeypatch.setattr("classifier.train.evaluate", fail)
+    monkeypatch.setattr("classifier.report.evaluate", fail)
     assert train("--max-minutes", 1e-6, "--out", tmp_path / "r").code == 1
     assert load_checkpoint(tmp_path / "r", "last").state["step"] == 1
 
@@ -163,7 +163,7 @@ def test_what_was_evaluated_is_not_evaluated_again(train, tmp_path, monkeypatch)
         os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(*args)
 
-    monkeypatch.setattr("classifier.train.evaluate", evaluate_then_stop)
+    monkeypatch.setattr("classifier.report.evaluate", evaluate_then_stop)
     result = train("--eval-every", 2, "--out", tmp_path / "r")
     assert result.code == 0, result.err
     assert [row["step"] for row in records(tmp_path / "r") if "accuracy/overall" in row] == [2]
@@ -245,7 +245,7 @@ def test_a_validation_loss_that_is_not_finite_is_not_saved(train, tmp_path, monk
     def spoiled(*args):
         return dataclasses.replace(evaluate(*args), loss=math.nan)
 
-    monkeypatch.setattr("classifier.train.evaluate", spoiled)
+    monkeypatch.setattr("classifier.report.evaluate", spoiled)
     result = train("--max-steps", 1, "--out", tmp_path / "r")
     assert result.code == 1
     assert "the validation loss was not finite at step 1; " in result.err.splitlines()[-1]

@@ -20,6 +20,18 @@ def partitions(draw):
     return Partition.identity(v, g) if seed is None else Partition.random(v, g, seed)
 
 
+@st.composite
+def labels_of_groups(draw):
+    """The group of each class: sizes from 1 to 60, the classes of a group together or anywhere."""
+    sizes = draw(st.lists(st.sampled_from([1, 2, 3, 7, 8, 9, 20, 26, 60]), min_size=1, max_size=12))
+    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    seed = draw(st.none() | st.integers(0, 5))
+    return labels if seed is None else labels[Partition.random(len(labels), 1, seed).order]
+
+
+uneven = labels_of_groups().map(Partition.from_groups)
+
+
 @given(partitions())
 def test_groups_are_the_papers(partition):
     v, g = partition.num_classes, partition.num_groups
@@ -34,13 +46,97 @@ def test_groups_are_the_papers(partition):
     assert int(partition.sizes().max()) - int(partition.sizes().min()) <= 1
 
 
-@given(partitions())
+@settings(max_examples=30)
+@given(labels_of_groups())
+def test_groups_of_any_sizes_are_those_given(labels):
+    partition = Partition.from_groups(labels)
+    classes = torch.arange(len(labels))
+    group, member = partition.split(classes)
+    assert torch.equal(group, labels)
+    assert partition.sizes().tolist() == labels.bincount().tolist()
+    assert partition.group_size == int(labels.bincount().max())
+    for index in range(partition.num_groups):  # members are in the order of their classes
+        assert member[labels == index].tolist() == list(range(int((labels == index).sum())))
+
+
+@settings(max_examples=30)
+@given(labels_of_groups())
+def test_buckets_hold_every_group_once_with_little_padding(labels):
+    partition = Partition.from_groups(labels)
+    if type(partition) is Partition:  # equal groups need none
+        return
+    groups = torch.cat([partition.by_size[b.first : b.stop] for b in partition.buckets])
+    assert sorted(groups.tolist()) == list(range(partition.num_groups))
+    assert torch.equal(groups[partition.rank], torch.arange(partition.num_groups))
+    for bucket in partition.buckets:
+        sizes = partition.sizes()[partition.by_size[bucket.first : bucket.stop]]
+        assert int(sizes.max()) == bucket.width
+        assert bucket.width <= 8 or 2 * int(sizes.min()) > bucket.width
+
+
+def test_equal_groups_stay_ordinary_and_uneven_ones_do_not():
+    assert type(Partition.from_groups([0, 0, 1, 1, 1])) is Partition
+    assert Partition.from_groups([0, 0, 1, 1, 1]).order is None
+    assert type(Partition.from_groups([1, 0, 1, 0])) is Partition
+    assert type(Partition.from_groups([0, 0, 0, 1])) is not Partition
+    with torch.device("meta"):  # as when a model is made before its weights are loaded
+        assert Partition.from_groups([0, 0, 0, 1]).group_sizes == (3, 1)
+
+
+def test_uneven_groups_grow_where_they_are_smallest():
+    partition = Partition.from_groups([0, 1, 1, 1, 1, 2, 2])
+    grown = partition.grow(11)
+    assert torch.equal(grown.split(torch.arange(7))[0], partition.split(torch.arange(7))[0])
+    assert grown.sizes().tolist() == [4, 4, 3]
+    with pytest.raises(ValueError, match="only grow"):
+        partition.grow(6)
+
+
+def test_uneven_groups_travel_and_others_are_named():
+    labels = [2, 0, 1, 1, 1, 1, 2]
+    saved = Partition.from_groups(labels).state_dict()
+    partition = Partition.from_groups(labels)
+    partition.load_state_dict(saved)
+    assert torch.equal(partition.split(torch.arange(7))[0], torch.tensor(labels))
+    other = Partition.from_groups([0, 0, 0, 1, 1, 2, 2])
+    with pytest.raises(ValueError, match="3 groups of 1, 4, 2 classes, this partition has 3 of 3, 2, 2"):
+        other.load_state_dict(saved)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([], "labels must have shape"),
+        ([[0, 1]], "labels must have shape"),
+        ([0.0, 1.0], "labels must hold integers"),
+        (["a", "b"], "labels must hold numbers"),
+        ([-1, 0], "from 0 on, got -1"),
+        ([0, 0, 3], "no class has label 1"),
+    ],
+)
+def test_bad_labels_of_groups(labels, message):
+    with pytest.raises(ValueError, match=message):
+        Partition.from_groups(labels)
+
+
+@settings(max_examples=30)
+@given(labels_of_groups(), st.integers(1, 10))
+def test_super_classes_stand_together_in_equal_groups(labels, num_groups):
+    partition = Partition.by_labels(labels * 5 - 3, min(num_groups, len(labels)))
+    assert torch.equal(labels[partition.order], labels.sort().values)
+    sizes = partition.sizes()
+    assert int(sizes.max() - sizes.min()) <= 1
+    with pytest.raises(ValueError, match="super_class must hold integers"):
+        Partition.by_labels([0.5])
+
+
+@given(partitions() | uneven)
 def test_join_inverts_split(partition):
     classes = torch.arange(partition.num_classes)
     assert torch.equal(partition.join(*partition.split(classes)), classes)
 
 
-@given(partitions(), st.integers(0, 9))
+@given(partitions() | uneven, st.integers(0, 9))
 def test_padding_marks_exactly_the_slots_that_are_no_class(partition, extra):
     width = partition.group_size + extra
     padding = partition.padding(width)
@@ -52,7 +148,7 @@ def test_padding_marks_exactly_the_slots_that_are_no_class(partition, extra):
     assert torch.equal(torch.stack([group, member], 1), (~padding).nonzero())
 
 
-@given(partitions(), st.integers(0, 9))
+@given(partitions() | uneven, st.integers(0, 9))
 def test_columns_are_where_split_says(partition, extra):
     width = partition.group_size + extra
     group, member = partition.split(torch.arange(partition.num_classes))

@@ -87,6 +87,16 @@ def test_a_checkpoint_of_another_grouping_is_refused():
         make_head("grouped", D, V, num_groups=5).load_state_dict(make_head("grouped", D, V).state_dict())
 
 
+def test_a_checkpoint_of_other_classes_is_refused(make):
+    """Also where all tables have the same shapes: 10 and 11 classes in 3 groups."""
+    file = io.BytesIO()
+    torch.save(torch.nn.ModuleList([make(D, 10, Partition(10, 3))]).state_dict(), file)
+    file.seek(0)
+    model = torch.nn.ModuleList([make(D, 11, Partition(11, 3))])
+    with pytest.raises(ValueError, match="the state dict is of a head over 10 classes, this one has 11"):
+        model.load_state_dict(torch.load(file, weights_only=True))
+
+
 def test_deepcopy(make):
     head = make(D, V, Partition.random(V))
     copied = copy.deepcopy(head)

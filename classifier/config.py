@@ -74,9 +74,12 @@ class _ImageFlags(Flags):
     which only two thirds of the classes look different."""
     images_per_class: int = 10
     """Images of each class, split 8/1/1 into train, validation and test."""
+    shuffle_labels: int | None = None
+    """Number the classes of shapes at random, by this seed, as if nothing were known of how they are made."""
 
     def problems(self) -> list[str]:
         problems = super().problems() + at_least(self, 1, "images_per_class", "image_size")
+        problems += at_least(self, 0, "shuffle_labels")
         problems += at_least(self, 0, "valid_fraction", "test_fraction", "cache_limit")
         if self.valid_fraction + self.test_fraction >= 1:
             problems.append("--valid-fraction and --test-fraction together must be less than 1")
@@ -95,7 +98,7 @@ class _ImageFlags(Flags):
 
     def require_own_flags(self) -> None:
         """Raise UserError if a flag was given that says nothing about this kind of images."""
-        of_shapes = ("only", "rotation_cue", "images_per_class")
+        of_shapes = ("only", "rotation_cue", "images_per_class", "shuffle_labels")
         of_pictures = (
             "image_column", "label_column", "valid_fraction", "test_fraction", "skip_damaged", "cache",
             "cache_limit",

@@ -53,6 +53,7 @@ def open_images(config: TrainConfig, say: Say = print, classes: Sequence[str] | 
             config.seed,
             size=config.image_size or SIDE,
             grey=config.grey,
+            shuffle_labels=config.shuffle_labels,
         )
     else:
         assert config.data is not None

@@ -18,9 +18,9 @@ from classifier.config import EvalConfig, TrainConfig
 from classifier.data import image_batches, image_errors, in_batches, open_images, sample_of
 from classifier.images.decode import PictureError, decode
 from classifier.images.protocol import IntArray
+from classifier.images.shuffled import shape_names
 from classifier.model import Classifier, make_classifier, make_partition
 from shapesgen.attributes import AttributeSpace
-from shapesgen.dataset import ClassNames
 from sqrtvocab import Partition
 from sqrtvocab.atomic import read_json
 from sqrtvocab.errors import UserError
@@ -115,8 +115,9 @@ def report(config: EvalConfig) -> None:
     if checkpoint is None:
         raise UserError(f"{config.run}: no checkpoint `{config.checkpoint}`; the first evaluation writes it")
     names = _class_names(checkpoint.folder)
-    space = trained.space() if names is None else None
-    classes: Sequence[str] = ClassNames(trained.space()) if names is None else names
+    shuffle = trained.shuffle_labels
+    space = trained.space() if names is None and shuffle is None else None
+    classes = shape_names(trained.space(), shuffle) if names is None else names
     radices = None if space is None else space.radices
     partition = make_partition(len(classes), trained.grouping, trained.num_groups, trained.seed, radices)
     size = trained.image_size or IMAGE_SIZE

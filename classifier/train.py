@@ -46,7 +46,7 @@ from sqrtvocab.training.window import Window
 SAME_RUN = (
     "head", "modulation", "rank", "num_classes", "grouping", "groups", "prior", "backbone",
     "drawn_on_the_fly", "image_size", "grey", "augment", "flip", "training_images", "images_per_step",
-    "eval_images", "seed",
+    "eval_images", "seed", "shuffle_labels",
 )  # fmt: skip
 HPARAMS = ("head", "grouping", "groups", "num_classes", "prior", "backbone", "images_per_step", "lr", "seed")
 
@@ -122,7 +122,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         "head_parameters": sum(parameter.numel() for parameter in model.head.parameters()),
     }
     same = (*SAME_RUN, *images_settings)
-    documents = {CLASSES: list(train_images.classes)} if space is None else {}
+    documents = {CLASSES: list(train_images.classes)} if not config.has_shapes else {}
     run = open_run(folder, config, resolved, same, model, optimizer, scaler, runtime, documents)
     book = Logbook(run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main)
     book.text("config", markdown_table(run.settings))

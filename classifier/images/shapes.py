@@ -9,6 +9,7 @@ import numpy as np
 
 from classifier.images.protocol import ImageSet
 from classifier.images.resized import resized
+from classifier.images.shuffled import shuffled
 from shapesgen import ShapesDataset
 from shapesgen.attributes import AttributeSpace
 from shapesgen.choices import RotationCue, Split
@@ -31,6 +32,7 @@ class Shapes:
     seed: int
     size: int
     grey: bool
+    shuffle_labels: int | None = None  # the seed
     notes: tuple[str, ...] = ()
 
     @property
@@ -42,9 +44,8 @@ class Shapes:
 
         Raises UserError if the folder is damaged, or holds other classes than those asked for.
         """
-        return resized(
-            self._drawn(split) if self.folder is None else self._rendered(split), self.size, self.grey
-        )
+        images = self._drawn(split) if self.folder is None else self._rendered(split)
+        return shuffled(resized(images, self.size, self.grey), self.shuffle_labels)
 
     def _drawn(self, split: Split) -> ShapeImages:
         try:

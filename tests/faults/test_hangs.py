@@ -134,11 +134,16 @@ def start_ranks(trainer: Trainer, forked, tmp_path: Path, *flags: object) -> lis
     ]
 
 
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=slow), 1])
-def test_a_killed_rank_ends_the_other(victim, trainer, forked, tally, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("victim", "later"),
+    [(1, 0.0), *(pytest.param(victim, later, marks=slow) for victim in (0, 1) for later in (0.02, 0.1, 0.3))],
+)
+def test_a_killed_rank_ends_the_other(victim, later, trainer, forked, tally, tmp_path) -> None:
+    """So many seconds after its second checkpoint: in any part of a step, or in a checkpoint."""
     out = tmp_path / "r"
     ranks = start_ranks(trainer, forked, tmp_path, "--epochs", 10_000, "--eval-every", 2, "--out", out)
     wait_for(lambda: (out / "last.previous").exists())
+    time.sleep(later)
     ranks[victim].kill(signal.SIGKILL)
     result = ranks[1 - victim].wait(60)
     ranks[victim].wait()

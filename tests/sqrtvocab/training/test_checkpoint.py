@@ -50,6 +50,12 @@ def save_steps(run, *steps):
     return model, optimizer
 
 
+def test_a_document_with_what_is_no_text(tmp_path):
+    """Such as a model card with a flag that the shell took from a file name in another encoding."""
+    save_checkpoint(tmp_path, "last", Tied(), {"step": 1}, None, {"README.md": "--text-column \udcff"})
+    assert (load_checkpoint(tmp_path, "last").folder / "README.md").read_text() == "--text-column \\udcff"
+
+
 def test_round_trip_of_weights_state_and_optimiser(tmp_path):
     model, optimizer = save_steps(tmp_path, 1)
     checkpoint = load_checkpoint(tmp_path, "last")

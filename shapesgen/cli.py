@@ -70,7 +70,7 @@ class Render:
         if not 1 <= part[0] <= part[1]:
             raise UserError(f"--part must be I/N with 1 <= I <= N, got {self.part}")
         if self.overwrite and part != (1, 1):
-            raise UserError("--overwrite would delete what the other parts write; leave out --part or it")
+            raise UserError("--overwrite would delete what the other parts write; drop one of the two flags")
         recipe = self._recipe()
         workers = _workers(self.workers, recipe.num_images // part[1])
         done = write_set(

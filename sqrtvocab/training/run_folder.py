@@ -66,7 +66,7 @@ def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
             f"--out {run}: there is a run already; continue it with --resume auto or name another --out"
         )
     if things and "config.json" not in things:
-        raise UserError(f"{run}: holds other things than a run (it has no config.json)")
+        raise UserError(f"{run}: holds something other than a run (it has no config.json)")
     if run.is_dir() and _is_first():
         lock_folder(run)
     if resume is None:

@@ -233,7 +233,7 @@ def test_one_picture_in_a_class_and_an_empty_folder(run, folder, tmp_path):
     result = run("--data", root, "--max-steps", 1, "--out", tmp_path / "r")
     assert result.code == 0, result.err
     assert "7 classes, 49 training images" in result.err
-    assert "folders without pictures, which are no classes: 1, such as gnu" in result.err
+    assert "folders left out, for they hold no pictures: 1, such as gnu" in result.err
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def test_a_run_folder_in_use_is_not_overwritten(tmp_path):
     assert find_checkpoint(run, None) is None
     assert find_checkpoint(run, "auto") is None
     save_steps(run, 1)
-    with pytest.raises(UserError, match="holds other things than a run"):
+    with pytest.raises(UserError, match="holds something other than a run"):
         find_checkpoint(run, "auto")
     write_json(run / "config.json", {})
     with pytest.raises(

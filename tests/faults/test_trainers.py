@@ -239,6 +239,7 @@ DOCUMENTS = {
 }
 
 
+@pytest.mark.parametrize("trainer", ["train_lm", pytest.param("train_classifier", marks=slow)], indirect=True)
 @pytest.mark.parametrize(
     "name",
     [

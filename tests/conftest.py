@@ -31,6 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("quick" if config.option.markexpr == "not slow" else "thorough")
 
 
+# A pool of threads does not survive the fork of a command.
+torch.set_num_threads(1)
+
 # tqdm's own lock is shared with forked processes: one that is killed while it draws a bar would keep it.
 tqdm.set_lock(threading.RLock())
 

@@ -25,6 +25,7 @@ from sqrtvocab import Partition
 from sqrtvocab.atomic import read_json
 from sqrtvocab.errors import UserError
 from sqrtvocab.training import Runtime, load_checkpoint, open_runtime, write_json
+from sqrtvocab.training.scores import Scores, ScoreSheet
 
 CLASSES = "classes.json"  # beside the weights: the names of the user's classes
 
@@ -36,8 +37,7 @@ class Evaluation:
     loss: float  # mean negative log-likelihood of the true class
     target: IntArray  # [N] true classes
     top: IntArray  # [N, k] the most probable classes, best first
-    in_group: IntArray  # [N] 1 where the group was right
-    in_member: IntArray  # [N] 1 where the class is the most probable one of its group
+    scores: Scores
 
     @property
     def predicted(self) -> IntArray:
@@ -48,9 +48,9 @@ class Evaluation:
         """Shares of the images: class right, group right, class right given the group, class among the k
         best."""
         return {
-            "accuracy/overall": float(np.mean(self.predicted == self.target)),
-            "accuracy/group": float(np.mean(self.in_group)),
-            "accuracy/member_given_group": float(np.mean(self.in_member)),
+            "accuracy/overall": self.scores.accuracy,
+            "accuracy/group": self.scores.group_accuracy,
+            "accuracy/member_given_group": self.scores.member_accuracy,
             f"accuracy/top{self.top.shape[1]}": float(np.mean((self.top == self.target[:, None]).any(1))),
         }
 
@@ -78,29 +78,22 @@ def evaluate(
     """
     model.eval()
     top_k = min(top_k, model.head.num_classes)
-    loss_sum = torch.zeros((), device=runtime.device)
+    sheet = ScoreSheet(model.head.num_classes, partition, runtime)
     rows = []
     for images, target in batches:
         images = images.to(runtime.device, non_blocking=True)
         target = target.to(runtime.device, non_blocking=True)
         with runtime.autocast():
             hidden = model.encoder(images)  # [N, d]
-            loss_sum += model.head(hidden, target, reduction="sum").loss
+            losses = model.head(hidden, target, reduction="none")
             guesses = model.head.guesses(hidden, target, partition, top_k)
-        right_group = guesses.group == partition.split(target)[0]  # [N]
-        right_member = guesses.in_group == target  # [N]
-        columns = [
-            target[:, None],
-            right_group[:, None].long(),
-            right_member[:, None].long(),
-            guesses.classes,
-        ]
-        rows.append(torch.cat(columns, 1))  # [N, 3 + k]
+        sheet.add(target, losses, guesses)
+        rows.append(torch.cat([target[:, None], guesses.classes], 1))  # [N, 1 + k]
     model.train()
-    mine = torch.cat(rows) if rows else torch.empty(0, 3 + top_k, dtype=torch.int64)
+    mine = torch.cat(rows) if rows else torch.empty(0, 1 + top_k, dtype=torch.int64)
     table = runtime.gather(mine).numpy()
-    mean_loss = float(runtime.sum(loss_sum)) / len(table)
-    return Evaluation(mean_loss, table[:, 0], table[:, 3:], table[:, 1], table[:, 2])
+    scores = sheet.total()
+    return Evaluation(scores.loss, table[:, 0], table[:, 1:], scores)
 
 
 def report(config: EvalConfig) -> None:

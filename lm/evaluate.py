@@ -23,6 +23,7 @@ from lm.text.sources import open_source
 from sqrtvocab import Partition
 from sqrtvocab.cache import default_cache
 from sqrtvocab.training import Runtime, UserError, open_runtime, write_json
+from sqrtvocab.training.scores import Scores, ScoreSheet
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Evaluation:
     member_loss: float
     token_accuracy: float
     group_accuracy: float
+    scores: Scores
 
     @property
     def perplexity(self) -> float:
@@ -82,7 +84,7 @@ def evaluate(
     """
     was_training = model.training
     model.eval()
-    sums = torch.zeros(6, dtype=torch.float64)  # tokens, the three losses, right tokens, right groups
+    sheet = ScoreSheet(model.head.num_classes, partition, runtime)
     mine = windows[runtime.rank :: runtime.world_size]
     starts = tqdm(
         range(0, len(mine), batch_size), desc="evaluating", unit="batch", leave=False, delay=2,
@@ -94,17 +96,22 @@ def evaluate(
         with runtime.autocast():
             outputs = model.backbone(input_ids=inputs, use_cache=False)
             hidden = model.adapted(outputs.last_hidden_state)  # [B, L, d]
-            losses = model.head(hidden, targets, ignore_index=IGNORED, reduction="sum")
             kept = targets != IGNORED
             rows, truth = hidden[kept], targets[kept]  # [N, d], [N]
+            losses = model.head(rows, truth, reduction="none")
             guesses = model.head.guesses(rows, truth, partition)
-        right = (guesses.classes[:, 0] == truth).sum()
-        right_group = (guesses.group == partition.split(truth)[0]).sum()
-        batch = torch.stack([*losses, right, right_group]).double().cpu()
-        sums += torch.cat([torch.tensor([len(truth)], dtype=torch.float64), batch])
+        sheet.add(truth, losses, guesses)
     model.train(was_training)
-    count, *totals = runtime.sum(sums).tolist()
-    return Evaluation(int(count), *(total / count for total in totals))
+    scores = sheet.total()
+    return Evaluation(
+        scores.rows,
+        scores.loss,
+        scores.group_loss,
+        scores.member_loss,
+        scores.accuracy,
+        scores.group_accuracy,
+        scores,
+    )
 
 
 # ---- how varied its writing is ----

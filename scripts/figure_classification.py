@@ -1,4 +1,4 @@
-"""The paper's classification figures: accuracies and loss of runs, against images seen and minutes.
+"""The paper's classification figures: accuracies and loss of runs, against minutes or images seen.
 
     python scripts/figure_classification.py runs/classifier-*
     python scripts/figure_classification.py RUN RUN --out docs/results/classification_4608.png
@@ -19,7 +19,7 @@ import tyro
 from scripts.common.command import QUICK, RESULTS, make_folder, run_script
 from scripts.common.pages import write_csv, write_figure, write_page
 from scripts.common.runs import launch
-from scripts.reports.classification import Run, draw, pages, titles_of
+from scripts.reports.classification import Run, curves_of, draw, pages
 from sqrtvocab.errors import RunError, UserError
 
 
@@ -32,8 +32,8 @@ class Config:
     out: Path | None = None
     """Picture to write (.png); a table (.md) and the curves (.csv) of the same name go beside it.
     docs/results/classification.png by default, runs/quick/classification.png with --quick."""
-    against: tuple[Literal["images", "minutes"], ...] = ("images", "minutes")
-    """What to draw against: a row of panels each. Minutes mean nothing if a run was paused."""
+    against: tuple[Literal["images", "minutes"], ...] = ("minutes",)
+    """What to draw against: two panels each. Minutes mean nothing if a run was paused."""
     quick: bool = False
     """Train two tiny models for some seconds and draw them."""
 
@@ -74,12 +74,8 @@ def main(config: Config) -> None:
             )
     out = config.out or (QUICK if config.quick else RESULTS) / "classification.png"
     make_folder(out.parent)
-    write_figure(out, draw(runs, config.against))
-    lines = [
-        {"run": title, **line}
-        for run, title in zip(runs, titles_of(runs), strict=True)
-        for line in run.evaluations
-    ]
+    write_figure(out, draw(curves_of(runs), config.against))
+    lines = [{"run": title, **line} for title, evaluations in curves_of(runs).items() for line in evaluations]
     write_csv(out.with_suffix(".csv"), lines)
     write_page(out.with_suffix(".md"), *pages(runs, config.against, out.name))
     print(out.with_suffix(".md"))

@@ -61,8 +61,7 @@ class ClassOrder(nn.Module):
         if not is_integral(classes):
             raise TypeError(f"classes must be integers, got {classes.dtype}")
         classes = classes.to(torch.int64)
-        is_seen = classes.device.type == "cpu" and not isinstance(classes, FakeTensor)
-        if is_seen and not torch.compiler.is_compiling() and classes.numel():
+        if host_sees(classes) and classes.numel():
             low, high = map(int, classes.aminmax())
             if low < 0 or high >= self.num_classes:
                 raise IndexError(
@@ -307,14 +306,26 @@ class Partition(ClassOrder):
         """[V] where each class stands in a table [G, width] of groups and members that was made flat."""
         groups = torch.arange(self.num_groups, device=device)
         before = groups * width - self.starts(groups)  # [G] slots of padding before each group
-        # Decoding wants this for every token: three times as fast as `split`, whose divisions are slow.
-        skipped = before.repeat_interleave(self.sizes(device), output_size=self.num_classes)  # [V]
-        columns = torch.arange(self.num_classes, device=device) + skipped
+        # Decoding wants this for every token: several times as fast as `split`, whose divisions are slow.
+        steps = torch.ones(self.num_classes, dtype=torch.int64, device=device)  # [V] from column to column
+        steps = steps.scatter_add(0, self.starts(groups[1:]), before.diff())
+        columns = steps.cumsum(0) - 1
         return columns if self.position is None else columns.index_select(0, self.position)
 
     def extra_repr(self) -> str:
         order = "" if self.order is None else ", ordered"
         return f"{self.num_classes} classes, {self.num_groups} groups of at most {self.group_size}{order}"
+
+
+def host_sees(values: Tensor) -> bool:
+    """Whether the host knows these values without waiting for a device. Only then may loops and shapes follow
+    them."""
+    return values.device.type == "cpu" and not is_traced(values)
+
+
+def is_traced(values: Tensor) -> bool:
+    """Whether there are no values, because a graph is being made."""
+    return torch.compiler.is_compiling() or isinstance(values, FakeTensor)
 
 
 def integer(name: str, value: Any) -> int:

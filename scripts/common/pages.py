@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+WIDTH = 8.3  # inches of a figure: GitHub shows 830 pixels, so that 9 points are 12 pixels
 SURFACE, INK, MUTED, GRID = "#fcfcfb", "#0b0b0b", "#52514e", "#e1e0d9"
 
 
@@ -53,7 +54,7 @@ def write_figure(path: Path, figure: Figure) -> None:
 
 def plain(panel: Axes) -> None:
     """Give a panel the look of the paper's figures here: a pale surface and no frame but the base line."""
-    panel.tick_params(labelsize=8, colors=MUTED, length=0, which="both")
+    panel.tick_params(labelsize=9, colors=MUTED, length=0, which="both")
     panel.set_axisbelow(True)
     panel.set_facecolor(SURFACE)
     for side in ("top", "right", "left"):

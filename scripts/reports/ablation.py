@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scripts.common.command import command_line
 from scripts.common.lm_models import Shape
-from scripts.common.pages import GRID, INK, MUTED, SURFACE, plain, table
+from scripts.common.pages import GRID, INK, MUTED, SURFACE, WIDTH, plain, table
 from scripts.common.records import Row
 
 # matplotlib is imported where it is used: --help must not wait for it.
@@ -80,7 +80,7 @@ def draw(rows: Sequence[Row], shape: Shape) -> Figure:
 
     panels = [("loss", "validation loss (nats)", 1.0), ("peak_bytes", "peak memory of a step (GiB)", 2.0**30)]
     panels = [panel for panel in panels if any(row[panel[0]] != "" for row in rows)]
-    figure = Figure(figsize=(5.2 * len(panels), 3.9), layout="constrained", facecolor=SURFACE)
+    figure = Figure(figsize=(WIDTH * len(panels) / 2, 3.6), layout="constrained", facecolor=SURFACE)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for panel, (column, title, unit) in zip(axes, panels, strict=True):
         points = [(int(row["groups"]), float(row[column]) / unit) for row in rows if row[column] != ""]
@@ -98,7 +98,7 @@ def draw_panel(panel: Axes, points: Sequence[tuple[int, float]], vocab_size: int
     panel.set_xlim(0.7, vocab_size * 1.5)
     panel.axvline(root, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
     top = panel.get_xaxis_transform()
-    panel.text(root * 1.12, 0.98, f"√V = {root}", transform=top, va="top", fontsize=8, color=MUTED)
+    panel.text(root * 1.12, 0.98, f"√V = {root}", transform=top, va="top", fontsize=9, color=MUTED)
     panel.plot(*zip(*points, strict=True), color=BLUE, linewidth=2, marker="o", markersize=5)
     x, y = min(points, key=lambda point: point[1])
     panel.plot([x], [y], "o", markersize=10, markerfacecolor="none", markeredgecolor=INK)
@@ -106,11 +106,11 @@ def draw_panel(panel: Axes, points: Sequence[tuple[int, float]], vocab_size: int
     side = "left" if place < 0.2 else "right" if place > 0.8 else "center"
     panel.annotate(
         f"least: {y:.3g} at G = {x:,}", (x, y), xytext=(0, -20), textcoords="offset points", ha=side,
-        fontsize=8, color=INK, bbox={"facecolor": SURFACE, "edgecolor": "none", "pad": 1},
+        fontsize=9, color=INK, bbox={"facecolor": SURFACE, "edgecolor": "none", "pad": 1},
     )  # fmt: skip
     scale_height(panel, [value for _, value in points])
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    panel.set_xlabel("number of groups G", fontsize=8.5, color=MUTED)
+    panel.set_xlabel("number of groups G", fontsize=9.5, color=MUTED)
     panel.grid(color=GRID, linewidth=0.7, which="major")
     plain(panel)
 

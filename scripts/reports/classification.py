@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from classifier.config import TrainConfig
 from classifier.presets import PRESETS
 from scripts.common.command import command, shown_path
-from scripts.common.pages import table
+from scripts.common.pages import WIDTH, table
 from sqrtvocab.errors import UserError
 from sqrtvocab.flags import flag
 from sqrtvocab.heads.registry import HEADS
@@ -21,12 +21,7 @@ from sqrtvocab.heads.registry import HEADS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PANELS = {
-    "accuracy/overall": "validation accuracy",
-    "accuracy/group": "validation group accuracy",
-    "loss/validation": "validation loss (nats)",
-    "loss/train": "training loss (nats)",
-}
+Curves = Mapping[str, Sequence[Mapping[str, Any]]]  # a run -> its evaluations
 AXES = {"images": "images seen", "minutes": "minutes of training"}
 
 
@@ -103,29 +98,46 @@ def titles_of(runs: Sequence[Run]) -> list[str]:
     return titles if len(set(titles)) == len(titles) else [run.folder.name for run in runs]
 
 
-def draw(runs: Sequence[Run], against: Sequence[str]) -> Figure:
-    """A row of panels for each axis, a line for each run; the ceiling dotted once a run comes near it."""
+def curves_of(runs: Sequence[Run]) -> Curves:
+    """The evaluations of each run, under what tells it apart."""
+    return {title: run.evaluations for run, title in zip(runs, titles_of(runs), strict=True)}
+
+
+def draw(curves: Curves, against: Sequence[str]) -> Figure:
+    """Two panels for each axis: accuracy with that of the groups and the ceiling, and loss."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
-    figure = Figure(figsize=(4.2 * len(PANELS), 3.4 * len(against)), layout="constrained")
-    grid = figure.subplots(len(against), len(PANELS), squeeze=False)
-    for run, title_of_run in zip(runs, titles_of(runs), strict=True):
-        for axis, row in zip(against, grid, strict=True):
-            for (tag, title), panel in zip(PANELS.items(), row, strict=True):
-                points = [(line[axis], line[tag]) for line in run.metrics if tag in line]
-                panel.plot(*zip(*points, strict=True), label=title_of_run, linewidth=1.4)
-                panel.set(xlabel=AXES[axis], title=title)
-                panel.xaxis.set_major_locator(MaxNLocator(6))
-                panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
-                panel.grid(alpha=0.3)
-                if tag.startswith("accuracy"):
-                    panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-        ceiling = run.evaluations[0]["accuracy/ceiling"]
-        if max(line["accuracy/overall"] for line in run.evaluations) > ceiling / 2:
-            for row in grid:
-                row[0].axhline(ceiling, color="grey", linestyle=":", linewidth=1)
-    grid[0][0].legend(fontsize=8)
+    figure = Figure(figsize=(WIDTH, 3.6 * len(against)), layout="constrained")
+    ceiling = max(float(line["accuracy/ceiling"]) for lines in curves.values() for line in lines)
+    for axis, (left, right) in zip(against, figure.subplots(len(against), 2, squeeze=False), strict=True):
+        for title, lines in curves.items():
+            x = [float(line[axis]) for line in lines]
+            overall, group, loss = (
+                [float(line[tag]) for line in lines]
+                for tag in ("accuracy/overall", "accuracy/group", "loss/validation")
+            )
+            colour = left.plot(x, overall, linewidth=1.8, label=title)[0].get_color()
+            left.plot(x, group, linewidth=1.2, linestyle="--", color=colour)
+            right.plot(x, loss, linewidth=1.8, color=colour)
+        left.plot([], [], linewidth=1.2, linestyle="--", color="0.4", label="its group right")
+        left.axhline(ceiling, color="0.4", linestyle=":", linewidth=1.2)
+        left.text(
+            0.02, ceiling, f"ceiling {ceiling:.0%}", transform=left.get_yaxis_transform(), va="bottom",
+            color="0.3", fontsize=9,
+        )  # fmt: skip
+        left.set(title="validation accuracy", ylim=(-0.02, 1.1 * max(ceiling, 0.01)))
+        left.yaxis.set_major_formatter(PercentFormatter(1.0))
+        right.set(title="validation loss (nats)")
+        right.set_ylim(bottom=0)
+        for panel in (left, right):
+            panel.set_xlabel(AXES[axis])
+            panel.xaxis.set_major_locator(MaxNLocator(5))
+            panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
+            panel.grid(alpha=0.3)
+            panel.tick_params(labelsize=9)
+    handles, names = left.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return figure
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from scripts.common.contenders import Comparison
 from scripts.common.jobs import length_of, rate_of
 from scripts.common.means import Mean
+from scripts.common.pages import WIDTH
 from scripts.common.records import Row
 from scripts.reports.heads_rows import best_rate, families_of, losses_by_rate, timed_rows
 
@@ -30,7 +31,9 @@ def draw(rows: Sequence[Row], comparison: Comparison) -> Figure:
     from matplotlib.figure import Figure
 
     parts = [family for family in families_of(rows) if timed_rows(family)[1]]
-    figure = Figure(figsize=(9, (5.5 if len(parts) < 3 else 4.5) * max(1, len(parts))), layout="constrained")
+    figure = Figure(
+        figsize=(WIDTH, (5.2 if len(parts) < 3 else 4.5) * max(1, len(parts))), layout="constrained"
+    )
     panels: Sequence[Axes] = list(figure.subplots(len(parts), squeeze=False)[:, 0]) if parts else []
     drawn = [draw_panel(panel, family, comparison) for panel, family in zip(panels, parts, strict=True)]
     figure.draw_without_rendering()  # fixes the scales, on which the places of the labels depend
@@ -67,7 +70,7 @@ def draw_panel(panel: Axes, family: Sequence[Row], comparison: Comparison) -> Po
     best = [points[name] for name in front(points)]
     panel.plot(*zip(*best, strict=True), color="C1", linewidth=1.2, zorder=0, label="Pareto front")
     panel.set_xscale("log")
-    panel.margins(x=0.25, y=0.12)
+    panel.margins(x=0.32, y=0.12)
     panel.xaxis.set_major_locator(ticks(*panel.get_xlim()))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter("{x:,.5g}")
@@ -77,7 +80,7 @@ def draw_panel(panel: Axes, family: Sequence[Row], comparison: Comparison) -> Po
     if swept:
         panel.plot([], [], "o", color="C0", markersize=5, label="at the best learning rate of several")
         panel.plot([], [], "o", color="C0", markerfacecolor="white", markersize=5, label="at one only")
-    panel.legend(fontsize=8)
+    panel.legend(fontsize=9)
     return points
 
 
@@ -102,7 +105,7 @@ def ticks(left: float, right: float) -> Locator:
 
 def put_labels(panel: Axes, points: Points) -> None:
     """Write each point's name beside it, on whichever side and height there is room."""
-    size, scale = 8, panel.figure.dpi / 72
+    size, scale = 9, panel.figure.dpi / 72
     places = {name: panel.transData.transform(point) / scale for name, point in points.items()}  # in points
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in places.values()]
     for name, (x, y) in sorted(places.items(), key=lambda item: item[1][1]):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from scripts.common.lm_models import MODELS, Shape
-from scripts.common.pages import GRID, INK, MUTED, SURFACE, plain
+from scripts.common.pages import GRID, INK, MUTED, SURFACE, WIDTH, plain
 from scripts.common.paper_memory import BEST, SIZES, STATED
 from scripts.common.records import Row
 
@@ -24,20 +24,20 @@ COLORS = {  # in the order of sqrtvocab.measure.simulate.PARTS
 }
 
 
-BARS = {"fp32": "float32", "half": "half precision", BEST: "half precision,\ncheckpointing"}
+SHOWN = ("8.1 M", "152 M")
+BARS = {"fp32": "float32", "half": "half\nprecision", BEST: "half precision,\ncheckpointing"}
 
 
 def draw(rows: Sequence[Row], sizes: Mapping[str, Shape], gpus: Sequence[str]) -> Figure:
-    """A panel for each size: a bar for each model and setting, stacked by part; the GPUs as lines."""
+    """A panel for each of two sizes: a bar for each model and setting, stacked by part; the GPUs as lines."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    shown = [size for size in sizes if size not in STATED]
-    lines = -(-len(shown) // 2)
-    layout = ConstrainedLayoutEngine(hspace=0.06, wspace=0.04)
-    figure = Figure(figsize=(10.5, 4.1 * lines + 0.5), layout=layout, facecolor=SURFACE)
-    panels = figure.subplots(lines, 2, squeeze=False).flatten()
-    for panel, size in zip(panels, shown, strict=False):
+    shown = [size for size in SHOWN if size in sizes] or [size for size in sizes if size not in STATED][:2]
+    layout = ConstrainedLayoutEngine(wspace=0.03)
+    figure = Figure(figsize=(WIDTH, 4.3), layout=layout, facecolor=SURFACE)
+    panels = figure.subplots(1, len(shown), squeeze=False)[0]
+    for panel, size in zip(panels, shown, strict=True):
         draw_panel(panel, [row for row in rows if row["size"] == size], gpus)
         layers = f"hidden {sizes[size].hidden_size}, {sizes[size].num_layers} layers"
         name = f"{size} parameters" if size in SIZES else size
@@ -68,12 +68,12 @@ def draw_panel(panel: Axes, rows: Sequence[Row], gpus: Sequence[str]) -> None:
                 panel.bar(x, height, 0.84, bottom, color=color, edgecolor=SURFACE, linewidth=0.8)
                 bottom += height
             panel.text(
-                x, bottom + 0.008 * panel_top, f"{bottom:.1f}", ha="center", va="bottom", fontsize=7.5,
+                x, bottom + 0.008 * panel_top, f"{bottom:.1f}", ha="center", va="bottom", fontsize=8,
                 color=INK, bbox={"facecolor": SURFACE, "edgecolor": "none", "pad": 0.6},
             )  # fmt: skip
             places.append(x)
         panel.text(
-            number * pitch + (len(MODELS) - 1) / 2, 0.99, title, ha="center", va="top", fontsize=8,
+            number * pitch + (len(MODELS) - 1) / 2, 0.99, title, ha="center", va="top", fontsize=8.5,
             color=MUTED, transform=panel.get_xaxis_transform(),
             bbox={"facecolor": SURFACE, "edgecolor": "none", "pad": 1.5},
         )  # fmt: skip
@@ -82,9 +82,9 @@ def draw_panel(panel: Axes, rows: Sequence[Row], gpus: Sequence[str]) -> None:
         if (usable := GPUS[gpu].usable / 2**30) < top * 1.1:
             panel.axhline(usable, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0.5)
             right = panel.get_yaxis_transform()
-            panel.text(1.005, usable, GPUS[gpu].name, transform=right, va="center", fontsize=8, color=MUTED)
+            panel.text(1.005, usable, GPUS[gpu].name, transform=right, va="center", fontsize=8.5, color=MUTED)
     turned = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
     panel.set_xticks(places)
-    panel.set_xticklabels([*MODELS] * len(BARS), fontdict=turned, fontsize=7.5, color=MUTED)
-    panel.set_ylabel("GiB", fontsize=8.5, color=MUTED)
+    panel.set_xticklabels([*MODELS] * len(BARS), fontdict=turned, fontsize=8.5, color=MUTED)
+    panel.set_ylabel("GiB", fontsize=9, color=MUTED)
     panel.yaxis.grid(color=GRID, linewidth=0.7)

@@ -12,16 +12,17 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor
 
 from sqrtvocab.heads.sampling import draw, draw_cooled, draw_nucleus, keep
-from sqrtvocab.partition import ClassOrder, Partition, check_counts, integer, positive
+from sqrtvocab.partition import ClassOrder, Partition, check_counts, host_sees, integer, is_traced, positive
 
 REDUCTIONS = ("mean", "sum", "none")
 RESTS = ("drop", "spread")
 
-# Decoding works on blocks of at most this many elements (16 MiB of float32), so that it never holds N·V.
+# Decoding works on blocks of at most this many elements, so that it never holds N·V: on a CPU 16 MiB of
+# float32, which its cache likes; elsewhere 128 MiB, beside which the start of a kernel is nothing.
 BLOCK_ELEMENTS = 2**22
+DEVICE_BLOCK_ELEMENTS = 2**25
 
 
 class HeadOutput(NamedTuple):
@@ -44,6 +45,8 @@ class Guesses(NamedTuple):
     """[...] the group predicted."""
     in_group: Tensor
     """[...] the most probable class of the target's group."""
+    log_probs: Tensor
+    """[..., k] of ``classes``."""
 
 
 @dataclass(frozen=True)
@@ -176,11 +179,11 @@ class Head(nn.Module, ABC):
         blocks = []
         for rows, truth in zip(self._blocks(hidden), self._blocks(target), strict=True):
             log_probs = self._log_prob(rows)  # [R, V]
-            classes = log_probs.topk(k, dim=-1).indices  # [R, k]
+            best_log_probs, classes = log_probs.topk(k, dim=-1)  # [R, k] each
             rivals = partition.slots(partition.split(truth)[0])  # [R, S] the classes of the target's group
             best = log_probs.gather(1, rivals).argmax(-1, keepdim=True)  # [R, 1]
             group = partition.split(classes[:, 0])[0]  # [R]
-            blocks.append(Guesses(classes, group, rivals.gather(1, best).squeeze(1)))
+            blocks.append(Guesses(classes, group, rivals.gather(1, best).squeeze(1), best_log_probs))
         return Guesses(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
 
     def cost(self, counts: Tensor | Sequence[float] | None = None) -> HeadCost:
@@ -352,8 +355,14 @@ class Head(nn.Module, ABC):
             raise ValueError(f"k must be between 1 and num_classes = {self.num_classes}, got {k}")
         truth = target.reshape(-1).to(torch.int64)
         self._check_range(truth)
-        classes, group, in_group = self._guesses(hidden.reshape(-1, self.in_features), truth, partition, k)
-        return Guesses(classes.view(*target.shape, k), group.view_as(target), in_group.view_as(target))
+        found = self._guesses(hidden.reshape(-1, self.in_features), truth, partition, k)
+        shape = (*target.shape, k)
+        return Guesses(
+            found.classes.view(shape),
+            found.group.view_as(target),
+            found.in_group.view_as(target),
+            found.log_probs.view(shape),
+        )
 
     def group_log_prob(self, hidden: Tensor) -> Tensor:
         """[..., d] -> [..., G]: log P(group), exact, normalised, at least float32.
@@ -494,7 +503,7 @@ class Head(nn.Module, ABC):
 
     def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Rows [N, ...] in blocks small enough to work out all classes of each."""
-        return rows.split(block_rows(self.num_classes))
+        return in_blocks(rows, self.num_classes)
 
     def _check_hidden(self, hidden: Tensor) -> None:
         if not isinstance(hidden, Tensor):
@@ -537,8 +546,7 @@ class Head(nn.Module, ABC):
         """Targets [N], the ignored ones already replaced, must lie in [0, V)."""
         if target.numel() == 0 or target.is_meta:
             return
-        concrete = not (torch.compiler.is_compiling() or isinstance(target, FakeTensor))
-        if concrete and (self.validate or target.device.type == "cpu"):
+        if host_sees(target) or (self.validate and not is_traced(target)):
             low, high = (int(bound) for bound in target.aminmax())
             if low < 0 or high >= self.num_classes:
                 raise IndexError(
@@ -573,9 +581,18 @@ def weighted_sum(values: Tensor, share: Tensor) -> Tensor:
     return torch.where(share == 0, 0.0, share * values).sum(1)
 
 
-def block_rows(width: int) -> int:
-    """How many rows of this many elements make a block."""
-    return max(1, BLOCK_ELEMENTS // width)
+def block_rows(width: int, device: torch.device | None = None) -> int:
+    """How many rows of this many elements make a block; on the CPU by default."""
+    is_cpu = device is None or device.type == "cpu"
+    return max(1, (BLOCK_ELEMENTS if is_cpu else DEVICE_BLOCK_ELEMENTS) // width)
+
+
+def in_blocks(rows: Tensor, width: int) -> tuple[Tensor, ...]:
+    """Rows [N, ...] in blocks in which each may have so many elements. In a graph being traced it is one
+    block: their number would become part of the graph, and the compiler need not store what it fuses."""
+    if torch.compiler.is_compiling():
+        return (rows,)
+    return rows.split(block_rows(width, rows.device))
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype | None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import block_rows, reset_linear
+from sqrtvocab.heads.base import in_blocks, reset_linear
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.partition import Partition
 
@@ -69,7 +69,7 @@ class GroupedHead(TwoLevelHead):
     def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
         if self.film_scale is None:
             return super()._blocks(rows)
-        return rows.split(block_rows(max(self.num_classes, self.film_scale.numel())))
+        return in_blocks(rows, max(self.num_classes, self.film_scale.numel()))
 
     def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
         def of_groups(table: Tensor) -> Tensor:  # [G, ·] -> [N, K, ·], or as it is for all groups

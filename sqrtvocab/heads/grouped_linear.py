@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import block_rows, check_growth, check_tied, reset_linear
+from sqrtvocab.heads.base import block_rows, check_growth, check_tied, in_blocks, reset_linear
 from sqrtvocab.heads.per_group import PerGroupHead
-from sqrtvocab.partition import Partition
+from sqrtvocab.partition import Partition, host_sees
 
 # What a new class has at most of the probability of an average class of its group, whatever the hidden state:
 # so little that in float32 the others keep theirs. Seen as a target it learns as fast as any other.
@@ -78,6 +78,10 @@ class GroupedLinearHead(PerGroupHead):
             else:  # the scores are brought into the order of the groups, which is less than the weight
                 scores = F.linear(hidden, self.weight).index_select(1, self._slots().flatten())
             return scores.unflatten(-1, (self.partition.num_groups, self.width))
+        if not host_sees(groups):
+            widest = groups.shape[1] * self.width * self.in_features
+            blocks = zip(in_blocks(hidden, widest), in_blocks(groups, widest), strict=True)
+            return torch.cat([torch.einsum("nd,nksd->nks", rows, self._weights_of(g)) for rows, g in blocks])
         # Decoding opens few groups for few rows: a loop touches their weights alone, and copies none.
         sorted_groups, pair = groups.flatten().sort()  # [N·K]
         rows = hidden.index_select(0, pair // groups.shape[1])  # [N·K, d]
@@ -86,6 +90,13 @@ class GroupedLinearHead(PerGroupHead):
         parts = [F.linear(part, self._weight_of(group)) for group, part in pieces]
         scores = torch.cat(parts or [rows.new_empty(0, self.partition.group_size)])
         return torch.zeros_like(scores).index_copy(0, pair, scores).unflatten(0, groups.shape)
+
+    def _weights_of(self, groups: Tensor) -> Tensor:
+        """Groups [N, K] -> [N, K, width, d] a copy of their weight rows."""
+        if not self.tied:
+            return F.embedding(groups, self.weight.flatten(1)).unflatten(-1, self.weight.shape[1:])
+        slots = self.partition.slots(groups.flatten(), self.width)  # [N·K, width]
+        return F.embedding(slots, self.weight).unflatten(0, groups.shape)
 
     def _weight_of(self, group: int) -> Tensor:
         """[S, d] the weight rows of one group; the row after a group of S − 1 members is masked."""

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import HeadCost, block_rows, reset_linear
+from sqrtvocab.heads.base import HeadCost, in_blocks, reset_linear
 from sqrtvocab.heads.per_group import PerGroupHead
 from sqrtvocab.partition import Partition, positive
 
@@ -72,7 +72,7 @@ class GroupedLowRankHead(PerGroupHead):
         return torch.bmm(scale, shared).transpose(0, 1).contiguous()  # [G, width, d]
 
     def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
-        return rows.split(block_rows(max(self.num_classes, self.shared.shape[0] * self.rank)))
+        return in_blocks(rows, max(self.num_classes, self.shared.shape[0] * self.rank))
 
     def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
         shared = F.linear(hidden, self.shared.flatten(0, 1)).unflatten(-1, self.shared.shape[:2])  # [N, S, R]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from sqrtvocab.partition import host_sees
+
 if TYPE_CHECKING:
     from sqrtvocab.heads.base import Head
 
@@ -22,7 +24,11 @@ def draw(logits: Tensor, generator: torch.Generator | None, temperature: float =
     """One index per row of unnormalised log-probabilities [N, C] -> [N]."""
     if temperature != 1:  # the maximum goes first: a tiny temperature must not overflow
         logits = (logits - logits.amax(-1, keepdim=True)) / temperature
-    return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+    probs = logits.softmax(-1)
+    if host_sees(probs):
+        return torch.multinomial(probs, 1, generator=generator).squeeze(-1)
+    # What multinomial does, the same numbers drawn, without its kernels that look for bad probabilities.
+    return (probs / torch.empty_like(probs).exponential_(generator=generator)).argmax(-1)
 
 
 def draw_cooled(head: Head, rows: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
@@ -33,9 +39,9 @@ def draw_cooled(head: Head, rows: Tensor, temperature: float, generator: torch.G
     after a few rounds, and all rows above temperature 1, are drawn from their dense distribution: a rejected
     proposal tells nothing about the next draw, so the result is exact.
     """
-    drawn = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-    left = torch.arange(len(rows), device=rows.device)
-    if temperature < 1 and head.sparse_topk:
+    drawn = torch.zeros(rows.shape[0], dtype=torch.int64, device=rows.device)
+    left = torch.arange(rows.shape[0], device=rows.device)
+    if temperature < 1 and head.sparse_topk and host_sees(rows):
         best = head._topk(rows, 1)[0].squeeze(1)  # [N]
         for _ in range(ROUNDS):
             proposal = head._sample(rows[left], generator)  # [R]
@@ -58,7 +64,7 @@ def draw_nucleus(
     generator: torch.Generator | None,
 ) -> Tensor:
     """[N, d] -> [N] from softmax(log_prob / temperature), less the classes that top-p and min-p leave out."""
-    drawn = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    drawn = torch.zeros(rows.shape[0], dtype=torch.int64, device=rows.device)
     for ready, log_probs, classes in _best_classes(head, rows, temperature, top_p, min_p):
         logits = (log_probs - log_probs[:, :1]) / temperature
         choice = draw(keep(logits, top_p, min_p), generator)  # [R]
@@ -89,8 +95,8 @@ def _best_classes(
     A row comes when its k best hold everything that top-p and min-p keep, however the rest of the probability
     is divided among the other classes.
     """
-    left = torch.arange(len(rows), device=rows.device)
-    looks = LOOKS if head.sparse_topk else ()
+    left = torch.arange(rows.shape[0], device=rows.device)
+    looks = LOOKS if head.sparse_topk and host_sees(rows) else ()
     for k in (k for k in looks if k <= head.num_classes // 8):
         log_probs, classes = head._topk(rows[left], k)  # [R, k]
         scores = _precise(log_probs - log_probs[:, :1]) / temperature

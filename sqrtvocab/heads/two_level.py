@@ -11,10 +11,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from sqrtvocab.heads.base import Guesses, Head, HeadCost, block_rows, token_nll, weighted_sum, wide
 from sqrtvocab.heads.sampling import draw
-from sqrtvocab.partition import Partition
+from sqrtvocab.partition import Partition, host_sees
 
 
 class TwoLevelHead(Head):
@@ -82,7 +83,8 @@ class TwoLevelHead(Head):
     def _shift_of(self, groups: Tensor | None, width: int) -> Tensor:
         """Q_g of groups [...] -> [..., width], or [G, width] for None; −inf at slots that are no class."""
         spare = width - self.partition.group_size
-        if groups is not None and groups.numel() < self.partition.num_groups:  # decoding opens a few
+        # Decoding opens a few groups; a graph being traced should not depend on how many.
+        if groups is not None and not is_compiling() and groups.numel() < self.partition.num_groups:
             sizes = self.partition.starts(groups + 1) - self.partition.starts(groups)  # [...]
             empty = torch.arange(width, device=groups.device) >= sizes.unsqueeze(-1)  # [..., width]
             return F.pad(F.embedding(groups, self.shift), (0, spare)).masked_fill(empty, -math.inf)
@@ -136,8 +138,11 @@ class TwoLevelHead(Head):
 
         No class is more probable than its group, so a row is finished once its k-th best class so far is at
         least as probable as the next group: for a peaked distribution that is after a few groups. A row that
-        is still open after an eighth of the groups is finished through its dense distribution.
+        is still open after an eighth of the groups is finished through its dense distribution, and all rows
+        are where the host cannot see which are open.
         """
+        if not host_sees(hidden):
+            return super()._topk(hidden, k)
         group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
         ranked_log_probs, ranked = group.sort(dim=-1, descending=True)  # [N, G]
         best = group.new_full((len(hidden), k), -math.inf)
@@ -183,8 +188,8 @@ class TwoLevelHead(Head):
             return super()._guesses(hidden, target, partition, k)
         group = partition.split(target)[0]  # [N]
         member = self.member_logits(hidden, group.unsqueeze(1)).squeeze(1).argmax(-1)  # [N]
-        classes = self._topk(hidden, k)[1]  # [N, k]
-        return Guesses(classes, self.group(hidden).argmax(-1), partition.join(group, member))
+        log_probs, classes = self._topk(hidden, k)  # [N, k] each
+        return Guesses(classes, self.group(hidden).argmax(-1), partition.join(group, member), log_probs)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *args: Any

@@ -107,7 +107,7 @@ def test_attributes_are_counted_one_by_one(alone):
         """Right for the first image; wrong in the rotation for the second."""
 
     model = Oracle(Encoder(), make_classifier("grouped", partition).head)
-    model.head._topk = lambda hidden, k: (None, torch.tensor([[true] * k, [near] * k]))
+    model.head._topk = lambda hidden, k: (torch.zeros(2, k), torch.tensor([[true] * k, [near] * k]))
     images = torch.zeros(2, 3, 100, 100, dtype=torch.uint8)
     result = evaluate(model, [(images, torch.tensor([true, true]))], partition, alone)
     assert result.attributes(space) == {name: 0.5 if name == "rotation" else 1.0 for name in space.names}

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from lm.stories.write import stories
 from lm.text.tokenizer import END
@@ -14,6 +15,8 @@ from scripts.common.lm_models import MODELS
 from scripts.common.paper_memory import CASES, SIZES
 from scripts.reports.ablation import draw
 from scripts.reports.memory_page import pages, standing
+
+ROOT = Path(__file__).parents[2]
 
 
 def rows_of(path):
@@ -244,3 +247,14 @@ def test_bad_flags(call, script, arguments, message):
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_figures_can_be_drawn_again_from_their_tables(call, tmp_path):
+    """As they are in docs/results, but for fonts and versions of matplotlib."""
+    result = call("redraw_figures", "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    for path in tmp_path.glob("*.png"):
+        with Image.open(path) as drawn, Image.open(ROOT / "docs" / "results" / path.name) as kept:
+            assert drawn.size == kept.size, path.name
+            assert drawn.width <= 1.5 * 830  # GitHub shows 830 pixels: more would make the words small

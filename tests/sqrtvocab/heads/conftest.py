@@ -85,6 +85,7 @@ CASES: dict[str, MakeHead] = {
     "grouped-low-rank": grouped_low_rank(),
     "grouped-low-rank-tiles": grouped_low_rank(kernel="tiles"),
     "adaptive": adaptive(),
+    "adaptive-rows": adaptive(kernel="rows"),
     "factored": factored(),
 }
 
@@ -92,6 +93,15 @@ CASES: dict[str, MakeHead] = {
 @pytest.fixture(params=CASES, scope="session")
 def make(request: pytest.FixtureRequest) -> MakeHead:
     """A function (in_features, num_classes, partition=None) -> head, for each kind of head."""
+    return CASES[request.param]
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow if name != "grouped-linear" else ()) for name in CASES],
+    scope="session",
+)
+def make_rarely(request: pytest.FixtureRequest) -> MakeHead:
+    """The same for what takes long: one head in the quick tests, all in the slow ones."""
     return CASES[request.param]
 
 

@@ -80,6 +80,7 @@ def test_guesses_are_those_of_the_dense_distribution(make, rows, device):
         group_of = partition.split(torch.arange(V, device=device))[0]  # [V]
         guesses = head.guesses(rows, target, partition, k=3)
         assert torch.equal(guesses.classes, log_prob.topk(3).indices)
+        torch.testing.assert_close(guesses.log_probs, log_prob.topk(3).values)
         rivals = log_prob.masked_fill(group_of != group_of[target].unsqueeze(1), -torch.inf)
         assert torch.equal(guesses.in_group, rivals.argmax(-1))
         if partition is head.partition:
@@ -94,7 +95,7 @@ def test_guesses_are_those_of_the_dense_distribution(make, rows, device):
 def test_guesses_keep_the_shape(make, rows):
     head = make(D, V)
     guesses = head.guesses(rows[:6].view(2, 3, D), torch.zeros(2, 3, dtype=torch.long), Partition(V), k=2)
-    assert [list(part.shape) for part in guesses] == [[2, 3, 2], [2, 3], [2, 3]]
+    assert [list(part.shape) for part in guesses] == [[2, 3, 2], [2, 3], [2, 3], [2, 3, 2]]
 
 
 def test_guesses_need_to_know_what_a_group_is(rows):

@@ -39,34 +39,33 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def run(forked, small, tmp_path):
+def run(forked, tmp_path):
     """`run("--data", FOLDER, ...)` runs `train_classifier` with a cache of the test's own."""
 
     def finish(*flags, **env):
         env = {"SQRTVOCAB_CACHE": str(tmp_path / "cache"), **env}
-        return forked(small(cli.train_main), [*FLAGS, *flags], tmp_path, env).wait()
+        return forked(cli.train_main, [*FLAGS, *flags], tmp_path, env).wait()
 
     return finish
 
 
 @pytest.fixture
-def rate(forked, small, tmp_path):
+def rate(forked, tmp_path):
     """`rate(RUN, ...)` runs `eval_classifier`, with the same cache."""
 
     def finish(*flags):
         env = {"SQRTVOCAB_CACHE": str(tmp_path / "cache")}
-        argv = [*flags, "--device", "cpu", "--workers", 0]
-        return forked(small(cli.eval_main), argv, tmp_path, env).wait()
+        return forked(cli.eval_main, [*flags, "--device", "cpu", "--workers", 0], tmp_path, env).wait()
 
     return finish
 
 
 @pytest.fixture(scope="session")
-def trained(forked, small, folder, tmp_path_factory):
+def trained(forked, folder, tmp_path_factory):
     """A run on the folder. Copy it before changing anything in it."""
     place = tmp_path_factory.mktemp("trained")
     argv = [*FLAGS, "--data", folder, "--epochs", 12, "--out", place / "run"]
-    result = forked(small(cli.train_main), argv, place, {"SQRTVOCAB_CACHE": str(place / "cache")}).wait()
+    result = forked(cli.train_main, argv, place, {"SQRTVOCAB_CACHE": str(place / "cache")}).wait()
     assert result.code == 0, result.err
     assert "Traceback" not in result.err
     return place / "run", result.err
@@ -291,7 +290,7 @@ def test_a_picture_that_vanishes_in_mid_run(run, folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_ranks_share_a_cache_and_the_statistics_of_batch_norms(forked, small, rate, folder, tmp_path):
+def test_two_ranks_share_a_cache_and_the_statistics_of_batch_norms(forked, rate, folder, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -300,7 +299,7 @@ def test_two_ranks_share_a_cache_and_the_statistics_of_batch_norms(forked, small
     flags = [*FLAGS, "--data", folder, "--backbone", "resnet18", "--image-size", 32, "--max-steps", 3]
     ranks = [
         forked(
-            small(cli.train_main),
+            cli.train_main,
             [*flags, "--out", tmp_path / "r"],
             tmp_path,
             {**job, "RANK": rank, "LOCAL_RANK": rank},

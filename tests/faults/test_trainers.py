@@ -65,7 +65,8 @@ def test_a_full_disk_ends_the_run_and_keeps_it(
     tries = 0
     for place, result in everywhere("full", trainer, inside, every, operations, forked, tmp_path):
         assert result.code in (1, 2), (place, result)
-        assert "No space left on device" in last_line(result, trainer.program), place
+        line = last_line(result, trainer.program)  # torch.save gives another reason than the system's
+        assert "No space left on device" in line or "(is the disk full?)" in line, place
         tries += 1
     tally(f"full disks under {trainer.program}", tries)
 

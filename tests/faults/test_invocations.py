@@ -15,10 +15,13 @@ from unittest import mock
 
 import pytest
 from injection import Bad, bad_invocations
+from PIL import Image
 from trainers import SECONDS, train_classifier, train_lm
 
 # Imported here, so that the forked processes need not.
 import classifier.evaluate
+import classifier.export
+import classifier.predict
 import classifier.train  # noqa: F401
 import lm.evaluate
 import lm.judge.command
@@ -27,8 +30,8 @@ import lm.train  # noqa: F401
 
 slow = pytest.mark.slow
 
-# What makes a command short, or must be given: RUN is a finished run. A command that is not named here is
-# called with RUN, if it takes a run, and must then succeed.
+# What makes a command short, or must be given: RUN is a finished run, PICTURES a folder. A command that is not
+# named here is called with RUN, if it takes a run, and must then succeed.
 SHORT: dict[str, list[str]] = {
     "train_lm": ["--max-steps", "1"],
     "eval_lm": ["RUN", "--samples", "1", "--max-tokens", "3"],
@@ -36,6 +39,8 @@ SHORT: dict[str, list[str]] = {
     "judge_lm": ["RUN", "--max-tokens", "3"],
     "train_classifier": ["--max-steps", "1"],
     "eval_classifier": ["RUN", "--images", "4", "--workers", "0"],
+    "predict_classifier": ["RUN", "PICTURES", "--workers", "0"],
+    "export_classifier": ["RUN", "--images", "2"],
 }
 
 
@@ -117,7 +122,9 @@ def test_bad_invocations(share, command, run, no_network, invoke, tally, monkeyp
     finished, tiny = run(command)
     is_trainer = command.startswith("train")
     base = [*(tiny if is_trainer else []), *short]
-    if command != "judge_lm":  # whose judge nobody reaches
+    (tmp_path / "PICTURES").mkdir()
+    Image.new("RGB", (9, 9)).save(tmp_path / "PICTURES" / "one.png")
+    if share == 1 and command != "judge_lm":  # whose judge nobody reaches
         out = ["--out", "sound"] if is_trainer else []
         sound = invoke(main, [word.replace("RUN", str(finished)) for word in [*base, *out]])
         assert sound.code == 0, f"say in SHORT how {command} is called: {sound.err}"

@@ -3,6 +3,7 @@
     python scripts/bench_heads.py --quick                 # about a minute
     python scripts/bench_heads.py                         # the paper's shapes, about half an hour on one core
     python scripts/bench_heads.py --tables train --shape 4096 128 50257  # tokens, hidden width, classes
+    python scripts/bench_heads.py --tables soft --shape 4096 128 50257   # 8 weighted targets against one
     python scripts/bench_heads.py --json heads.json
 
 Each contender lives in a process of its own. Its first run warms it up and counts the memory; then they take
@@ -29,6 +30,7 @@ from scripts.common.head_steps import (
     gemm_step,
     head_step,
     liger_step,
+    soft_step,
     torch_adaptive_step,
     torch_chunked_step,
 )
@@ -50,7 +52,8 @@ SHAPES = [
 QUICK_SHAPES = [(1024, 128, 50257)]
 DECODE_SHAPE = (256, 512, 184320)
 QUICK_DECODE_SHAPE = (32, 512, 184320)
-BASELINE, DECODE_BASELINE = "flat", "dense"
+BASELINE, DECODE_BASELINE, BASELINE_SOFT = "flat", "dense", "one target"
+SOFT = 8  # classes of a soft target, which may cost (8 + 1) / 2 times as much as one
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,9 @@ class Config:
     """One small shape and a small decode, about a minute."""
     shape: tuple[int, int, int] | None = None
     """This shape instead of the paper's: tokens N, hidden width d, classes V."""
-    tables: Literal["all", "train", "decode"] = "all"
-    """Forward and backward, decoding, or both."""
+    tables: Literal["all", "train", "decode", "soft"] = "all"
+    """Forward and backward, decoding, or both; soft: forward and backward with 8 weighted classes as the
+    target of each row, against one."""
     targets: Literal["zipf", "uniform"] = "zipf"
     """How the targets are distributed: as words are (rank 1 is class 0), or all classes alike."""
     repeats: int = 5
@@ -118,10 +122,18 @@ class Table(NamedTuple):
 def tables(config: Config) -> Iterator[Table]:
     """Every table that is asked for."""
     shapes = [config.shape] if config.shape else QUICK_SHAPES if config.quick else SHAPES
-    for shape in shapes if config.tables != "decode" else ():
+    for shape in shapes if config.tables == "soft" else ():
+        work = Work(*shape, config.targets, config.device)
+        for title, (name, options) in heads_with_variants().items():
+            steps: dict[str, Contender] = {
+                BASELINE_SOFT: (head_step, (name, options, work)),
+                f"{SOFT} targets": (soft_step, (name, options, SOFT, work)),
+            }
+            yield Table(f"soft {title}, {work}", steps, BASELINE_SOFT, work)
+    for shape in shapes if config.tables in ("all", "train") else ():
         work = Work(*shape, config.targets, config.device)
         yield Table(f"train {work}", contenders(work), BASELINE, work)
-    if config.tables == "train":
+    if config.tables not in ("all", "decode"):
         return
     shape = config.shape or (QUICK_DECODE_SHAPE if config.quick else DECODE_SHAPE)
     work = Work(*shape, config.targets, config.device)

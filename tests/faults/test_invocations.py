@@ -30,8 +30,8 @@ import lm.train  # noqa: F401
 
 slow = pytest.mark.slow
 
-# What makes a command short, or must be given: RUN is a finished run, PICTURES a folder. A command that is not
-# named here is called with RUN, if it takes a run, and must then succeed.
+# What makes a command short, or must be given: RUN is a finished run, PICTURES a folder. A command that is
+# not named here is called with RUN, if it takes a run, and must then succeed.
 SHORT: dict[str, list[str]] = {
     "train_lm": ["--max-steps", "1"],
     "eval_lm": ["RUN", "--samples", "1", "--max-tokens", "3"],

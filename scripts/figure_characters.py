@@ -22,7 +22,7 @@ from typing import Any
 
 import tyro
 
-from scripts.characters.contenders import contenders_of
+from scripts.characters.contenders import CharacterJob, contenders_of
 from scripts.characters.sheet import COLUMNS, hardest
 from scripts.common.command import run_script, say
 from scripts.common.jobs import Data, Job, by_definition, rate_of, record_of_runs
@@ -75,7 +75,7 @@ class CharacterFlags(RunFlags):
     def __post_init__(self) -> None:
         found = self.problems() + positive(self, "minutes")
         found += at_least(self, 1, "steps", "best", "batch_size", "image_size", "eval_images")
-        known = contenders_of(self.script, "")
+        known = contenders_of(self.script)
         found += [
             f"--contenders {name}: expected some of {', '.join(known)}"
             for name in self.contenders
@@ -149,7 +149,7 @@ class Experiment:
     def __init__(self, config: CharacterFlags, out: Path) -> None:
         self.config = config
         self.folder = config.set_folder()
-        self.contenders = contenders_of(config.script, str(self.folder / "taxonomy.csv"))
+        self.contenders = contenders_of(config.script)
         self.names = config.contenders or (
             ("flat", "grouped-index") if config.quick else tuple(self.contenders)
         )
@@ -160,7 +160,7 @@ class Experiment:
     def job(self, name: str, seed: int, steps: int, rate: float) -> Job:
         """One run."""
         made_of = (name, self.contenders[name], seed, self.config.settings(steps, rate), steps)
-        return Job("classifier.train", *made_of, self.config.runs, data=Data.of(str(self.folder)))
+        return CharacterJob("classifier.train", *made_of, self.config.runs, data=Data.of(str(self.folder)))
 
     def steps_of(self, name: str) -> int:
         """How many steps of this head fit into the minutes: as a trial told, which is kept for good."""

@@ -29,7 +29,7 @@ class HeadOutput(NamedTuple):
     """What a head returns in training; ``loss = group_loss + member_loss``."""
 
     loss: Tensor
-    """The negative log-likelihood of the classes, reduced."""
+    """The negative log-likelihood of the classes, reduced; see ``Head.surrogate``."""
     group_loss: Tensor
     """Its share −log P(group); zero for a head without groups."""
     member_loss: Tensor
@@ -74,7 +74,8 @@ class Head(nn.Module, ABC):
 
     ``hidden`` is [..., d] in every method and ``target`` [...]. The loss means exactly what
     ``F.cross_entropy`` means on the dense distribution ``log_prob(hidden)``, and is at least float32
-    whatever the precision of the parameters.
+    whatever the precision of the parameters. A head that trains on something else says so
+    (``surrogate``); in evaluation mode, after ``eval()``, the loss of every head is exact.
 
     What a caller must know about a head it asks here, never by its class or name. A new head implements
     :meth:`_log_prob`, :meth:`_set_prior` and :meth:`reset_parameters`, and may answer everything else
@@ -100,6 +101,9 @@ class Head(nn.Module, ABC):
     """Whether ``topk`` finds its few classes without a V-wide row."""
     can_grow: ClassVar[bool] = False
     """Whether :meth:`grow` makes room for new classes."""
+    surrogate: ClassVar[bool] = False
+    """Whether the loss in training mode stands in for the negative log-likelihood: an estimate or a bound of
+    it that never sees all V classes. What it is instead, the head's own text says."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Options without which the head makes no sense, although it can be made."""
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -196,6 +200,15 @@ class Head(nn.Module, ABC):
     def describe(self) -> str:
         """What is peculiar to this head, in one line, its name left out: such as its groups, its rank."""
         return f"{self.num_classes:,} classes"
+
+    def give_sparse_gradients(self) -> list[nn.Parameter]:
+        """From now on let gradients be sparse tensors where a step meets few rows of a parameter.
+
+        Returns:
+            Those parameters: they need an optimiser that takes sparse gradients, such as
+            ``torch.optim.SparseAdam``. None, unless a head knows better.
+        """
+        return []
 
     @torch.no_grad()
     def init_from_linear(self, weight: Tensor, bias: Tensor | None, hidden: Tensor | None = None) -> bool:

@@ -67,6 +67,23 @@ def head_step(name: str, options: dict[str, Any], work: Work) -> Step:
     return loss_step(bench_head(name, options, work), work)
 
 
+def soft_step(name: str, options: dict[str, Any], count: int, work: Work) -> Step:
+    """The same with a distribution on `count` classes as the target of each row."""
+    import torch
+
+    head = bench_head(name, options, work)
+    hidden = torch.randn(work.tokens, work.width, device=work.device, requires_grad=True)
+    target = make_targets(work.targets, work.tokens * count, work.classes, work.device).view(-1, count)
+    shares = torch.rand(target.shape, device=work.device).softmax(-1)
+
+    def step() -> None:
+        head(hidden, target, target_weight=shares).loss.backward()
+        head.zero_grad()
+        hidden.grad = None
+
+    return step
+
+
 def uneven_step(name: str, options: dict[str, Any], spread: str | None, work: Work) -> Step:
     """Forward and backward with groups whose sizes fall off as 1/rank, 100 classes on average.
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.sampling import draw, draw_cooled, draw_nucleus, keep
+from sqrtvocab.heads.sampling import draw, draw_among_best, draw_cooled, draw_nucleus
 from sqrtvocab.partition import ClassOrder, Partition, check_counts, host_sees, integer, is_traced, positive
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -176,6 +176,14 @@ class Head(nn.Module, ABC):
     def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
         """[N, d] -> [N] one class drawn from P(class | hidden)."""
         return torch.cat([draw(self._log_prob(rows), generator) for rows in self._blocks(hidden)])
+
+    def _rank(self, hidden: Tensor, classes: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+        """[N, d], a class for each [N] -> its log-probability and how many are more probable, [N] each;
+        of those with ``limit`` or more both may be anything from there on."""
+        log_probs, best = self._topk(hidden, limit)  # [N, limit]
+        is_it = best == classes.unsqueeze(1)
+        rank = torch.where(is_it.any(1), is_it.int().argmax(1), limit)
+        return log_probs.gather(1, rank.clamp(max=limit - 1).unsqueeze(1)).squeeze(1), rank
 
     def _guesses(self, hidden: Tensor, target: Tensor, partition: Partition, k: int) -> Guesses:
         """:meth:`guesses` of [N, d] and valid targets [N]."""
@@ -424,10 +432,7 @@ class Head(nn.Module, ABC):
         self._check_hidden(hidden)
         rows = hidden.reshape(-1, self.in_features)  # [N, d]
         if top_k is not None:
-            log_probs, classes = self._topk(rows, top_k)  # [N, k]
-            logits = (log_probs - log_probs[:, :1]) / temperature  # a tiny temperature must not overflow
-            choice = draw(keep(logits, top_p, min_p), generator)  # [N]
-            drawn = classes.gather(1, choice.unsqueeze(1)).squeeze(1)
+            drawn = draw_among_best(self, rows, temperature, top_k, top_p, min_p, generator)
         elif top_p is not None or min_p is not None:
             drawn = draw_nucleus(self, rows, temperature, top_p, min_p, generator)
         elif temperature == 1:

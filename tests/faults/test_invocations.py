@@ -29,6 +29,7 @@ from classifier.config import TrainConfig as ClassifierTrain
 from lm.config import EvalConfig, JudgeConfig, SampleConfig, TrainConfig
 
 slow = pytest.mark.slow
+PICTURE = str(next((Path(__file__).parents[2] / "docs").rglob("*.png")))
 # Each command with its flags, and with what makes it short. RUN is a finished run.
 COMMANDS: dict[str, tuple[type, Callable[[], int], list[str]]] = {
     "train_lm": (TrainConfig, lm.cli.train_main, ["--max-steps", "1"]),
@@ -40,7 +41,7 @@ COMMANDS: dict[str, tuple[type, Callable[[], int], list[str]]] = {
     "sample_lm": (SampleConfig, lm.cli.sample_main, ["RUN", "--max-tokens", "3"]),
     "judge_lm": (JudgeConfig, lm.cli.judge_main, ["RUN", "--max-tokens", "3"]),
     "train_classifier": (ClassifierTrain, classifier.cli.train_main, ["--max-steps", "1"]),
-    "predict_classifier": (PredictConfig, classifier.cli.predict_main, ["RUN", "RUN", "--workers", "0"]),
+    "predict_classifier": (PredictConfig, classifier.cli.predict_main, ["RUN", PICTURE, "--workers", "0"]),
     "export_classifier": (ExportConfig, classifier.cli.export_main, ["RUN", "--images", "2"]),
     "eval_classifier": (ClassifierEval, classifier.cli.eval_main, ["RUN", "--images", "4", "--workers", "0"]),
 }

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.sampling import draw, draw_cooled, draw_nucleus, keep
+from sqrtvocab.heads.sampling import draw, draw_among_best, draw_cooled, draw_nucleus
 from sqrtvocab.partition import ClassOrder, Partition, check_counts, host_sees, integer, is_traced, positive
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -123,6 +123,7 @@ class Head(nn.Module, ABC):
         self.num_classes = positive("num_classes", num_classes)
         self.validate = validate
         self.partition = None
+        self.register_state_dict_post_hook(_note_classes)
         self.register_load_state_dict_post_hook(_orders_follow)
 
     # ---- what a caller asks before there is a head ----
@@ -181,6 +182,14 @@ class Head(nn.Module, ABC):
     def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
         """[N, d] -> [N] one class drawn from P(class | hidden)."""
         return torch.cat([draw(self._log_prob(rows), generator) for rows in self._blocks(hidden)])
+
+    def _rank(self, hidden: Tensor, classes: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+        """[N, d], a class for each [N] -> its log-probability and how many are more probable, [N] each;
+        of those with ``limit`` or more both may be anything from there on."""
+        log_probs, best = self._topk(hidden, limit)  # [N, limit]
+        is_it = best == classes.unsqueeze(1)
+        rank = torch.where(is_it.any(1), is_it.int().argmax(1), limit)
+        return log_probs.gather(1, rank.clamp(max=limit - 1).unsqueeze(1)).squeeze(1), rank
 
     def _guesses(self, hidden: Tensor, target: Tensor, partition: Partition, k: int) -> Guesses:
         """:meth:`guesses` of [N, d] and valid targets [N]."""
@@ -457,10 +466,7 @@ class Head(nn.Module, ABC):
         self._check_hidden(hidden)
         rows = hidden.reshape(-1, self.in_features)  # [N, d]
         if top_k is not None:
-            log_probs, classes = self._topk(rows, top_k)  # [N, k]
-            logits = (log_probs - log_probs[:, :1]) / temperature  # a tiny temperature must not overflow
-            choice = draw(keep(logits, top_p, min_p), generator)  # [N]
-            drawn = classes.gather(1, choice.unsqueeze(1)).squeeze(1)
+            drawn = draw_among_best(self, rows, temperature, top_k, top_p, min_p, generator)
         elif top_p is not None or min_p is not None:
             drawn = draw_nucleus(self, rows, temperature, top_p, min_p, generator)
         elif temperature == 1:
@@ -536,11 +542,18 @@ class Head(nn.Module, ABC):
             group_nll, member_nll = group_nll + left * group_spread, member_nll + left * member_spread
         return group_nll, member_nll, has_target.sum()
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, *args: Any
+    ) -> None:
+        saved = metadata.get("num_classes", self.num_classes)
+        if saved != self.num_classes:
+            raise ValueError(
+                f"the state dict is of a head over {saved:,} classes, this one has {self.num_classes:,}"
+            )
         for old, new in self.renamed.items():
             if prefix + old in state_dict:
                 state_dict[prefix + new] = state_dict.pop(prefix + old)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
 
     def extra_repr(self) -> str:
         return f"{self.in_features} -> {self.num_classes} classes, {self.describe()}"
@@ -670,6 +683,13 @@ def reset_linear(weight: Tensor, fan_in: int) -> None:
     """Initialise as nn.Linear does: uniform within ±1/√fan_in."""
     bound = 1 / math.sqrt(fan_in)
     nn.init.uniform_(weight, -bound, bound)
+
+
+def _note_classes(head: Any, state_dict: object, prefix: str, metadata: dict[str, Any]) -> None:
+    """The shapes in a state dict do not tell V: 10 or 11 classes, in 3 groups, fill the same tables. It is
+    noted where torch keeps the versions of modules, so no tensor is added; a file of tensors alone does not
+    have it."""
+    metadata["num_classes"] = head.num_classes
 
 
 def _orders_follow(head: Any, _: object) -> None:

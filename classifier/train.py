@@ -29,10 +29,11 @@ from classifier.config import TrainConfig
 from classifier.data import class_counts, image_errors, open_images, training_batches
 from classifier.evaluate import CLASSES
 from classifier.model import make_classifier, make_partition, require_room
-from classifier.report import Validation, opening_facts
+from classifier.report import BOARD, Validation, opening_facts
 from sqrtvocab.errors import UserError
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
 from sqrtvocab.training.batch_plan import BatchPlan
+from sqrtvocab.training.gradients import GradientNorms
 from sqrtvocab.training.logbook import Logbook, markdown_table
 from sqrtvocab.training.run import open_run
 from sqrtvocab.training.run_folder import look_into_folder
@@ -101,7 +102,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     model.to(runtime.device)
     partition.to(runtime.device)
     require_room(model, train_images.shape, config.batch_size, plan, runtime)
-    validation = Validation(validation_images, config, partition, workers, runtime)
+    validation = Validation(source, config, partition, workers, runtime)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
     scaler = runtime.scaler()
 
@@ -124,7 +125,9 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     same = (*SAME_RUN, *images_settings)
     documents = {CLASSES: list(train_images.classes)} if not config.has_shapes else {}
     run = open_run(folder, config, resolved, same, model, optimizer, scaler, runtime, documents)
-    book = Logbook(run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main)
+    book = Logbook(
+        run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main, board=BOARD
+    )
     book.text("config", markdown_table(run.settings))
     run.introduce(book, opening_facts(config, source, model, partition, plan, validation))
     if run.has_nothing_to_do(book):
@@ -142,6 +145,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     steps = range(run.step, total_steps)
     batches = iter(training_batches(train_images, plan, steps, workers, runtime, augmentation))
     tally = Tally(("loss", "group_loss", "member_loss"), runtime)
+    gradients = GradientNorms(runtime)
     window = Window("images", run.step, total_steps, stop, runtime)
     reason = None  # to stop early
 
@@ -159,13 +163,16 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
                     out = learner(images, target, reduction="sum")
                 scaler.scale(share_of_mean(out.loss, step_images, runtime)).backward()
             tally.add(run.step, out.loss, out.group_loss, out.member_loss)
+        scaler.unscale_(optimizer)
+        gradients.measure(model.parameters())
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
         window.add(step_images)
 
         reason = stop.agreed_reason(runtime)
-        evaluating = run.step % config.eval_every == 0 or run.step == total_steps or reason is not None
+        ending = run.step == total_steps or reason is not None
+        evaluating = ending or run.step % config.eval_every == 0
         if not (evaluating or window.is_due(run.step)):
             continue
 
@@ -176,7 +183,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         run.minutes += report.seconds / 60
         axes = {"images": plan.items_before(run.step), "minutes": run.minutes}
         waiting = {"speed/data_wait_fraction": report.wait_fraction}
-        book.scalars(run.step, {**report.scalars(lr), **waiting}, **axes)
+        book.scalars(run.step, {**report.scalars(lr), **gradients.fetch(), **waiting}, **axes)
         scored = f"{run.metrics['accuracy/overall']:.1%}" if run.metrics else "-"
         book.progress(report.phrases(f"accuracy {scored}"))
 
@@ -186,10 +193,10 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         if reason is not None and run.step < total_steps:
             run.save_last()  # at once: whoever sent the signal may not wait for the evaluation
         if evaluating:
-            result = validation.score(model, run.step)
+            result = validation.score(model, run.step, ending)
             run.metrics = validation.metrics(result)
             book.scalars(run.step, run.metrics, **axes)
-            validation.show(book, result, run.step)
+            validation.show(book, run.folder, result, run.step)
             score = [run.metrics["accuracy/overall"], -result.loss]  # the loss chooses among equals
             if run.best is None or score > run.best:
                 run.best = score

@@ -36,6 +36,7 @@ BOARD = Board(
         "perplexity": "exp(loss).",
         "bits_per_byte": "The validation loss by length of text, which does not depend on the tokenizer.",
         "accuracy/token": "Share of the validation tokens that are the most probable one.",
+        "judge": "What another language model thinks of the stories; see `judge_lm`.",
         "parameters": "How many parameters each part of the model has.",
         "samples": "Stories that the model writes.",
         "speed/tokens_per_s": "Tokens trained on each second, evaluations left out.",

@@ -59,7 +59,7 @@ def group_confusion_figure(scores: Scores) -> Figure:
     """Which group the rows of each group are taken for."""
     cells, groups = len(scores.confusion), len(scores.by_group)
     # Where groups go by frequency, the last ones may not occur at all.
-    used = 1 + max(np.flatnonzero(scores.confusion.sum(0) + scores.confusion.sum(1)), default=0)
+    used = 1 + max(np.flatnonzero(scores.confusion.sum(0) + scores.confusion.sum(1)).tolist(), default=0)
     shown = -(-used * groups // cells)
     matrix = pooled(scores.confusion[:used, :used], _SHOWN_CELLS)
     title = f"{groups:,} groups" if shown == groups else f"the first {shown:,} of {groups:,} groups"

@@ -157,6 +157,8 @@ def opening_facts(
     """What is to be known of a run when it begins, in the order in which to say it."""
     images = source["train"]
     facts = {"data": f"{len(images.classes):,} classes, {len(images):,} training images {source.where}"}
+    if config.has_shapes and (kept := config.space().describe_only()):
+        facts["only"] = kept
     if source.notes:
         facts["note"] = "; ".join(source.notes)
     if config.backbone != "cnn":

@@ -186,6 +186,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         book.scalars(run.step, {**report.scalars(lr), **gradients.fetch(), **waiting}, **axes)
         scored = f"{run.metrics['accuracy/overall']:.1%}" if run.metrics else "-"
         book.progress(report.phrases(f"accuracy {scored}"))
+        if report.notice:
+            book.say(report.notice)
 
         # ----------------------------------------------------------------------------------------------------
         # Evaluate and save

@@ -5,7 +5,7 @@
     train_lm --preset paper-128                   # the paper's smallest model
     torchrun --nproc-per-node 2 -m lm.train       # on two GPUs
     tensorboard --logdir runs                     # watch
-    sample_lm runs/lm-gpt2-64-grouped-linear      # listen
+    sample_lm runs/lm-gpt2-64-grouped-linear-lr0.008      # listen
 
 Everything random is a function of the seed and the step, and everything learnt is in the checkpoint, so a run
 that was killed goes on with --resume auto as if nothing had happened.
@@ -201,6 +201,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         book.scalars(run.step, {**report.scalars(lr), **gradients.fetch(), **perplexity}, **axes)
         scored = f"{run.metrics['loss/validation']:.3f}" if run.metrics else "-"
         book.progress(report.phrases(f"validation {scored}"))
+        if report.notice:
+            book.say(report.notice)
 
         # ----------------------------------------------------------------------------------------------------
         # Evaluate, save, tell stories

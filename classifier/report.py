@@ -14,6 +14,7 @@ from classifier.embeddings import ClassMeans, show_classes
 from classifier.evaluate import TOP_K, Confusion, Evaluation, evaluate, name_groups
 from classifier.figures import confused_grid, confusion_figures, example_grid
 from classifier.images.protocol import ImageSource, Pixels
+from classifier.labels import Labels
 from classifier.model import Classifier, parameter_table
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Partition
@@ -35,6 +36,7 @@ BOARD = Board(
         "of its group.",
         "accuracy/top5": "Share of the validation images whose class is among the five most probable ones.",
         "accuracy": "Share of the validation images whose class is among the most probable ones.",
+        "accuracy/super_class": "Share of the validation images whose super-class was predicted.",
         "accuracy/ceiling": "The most that any classifier can reach on these images.",
         "attribute": "Share of the validation images for which the class predicted has this attribute right.",
         "confusion": "Which option of the attribute is taken for which; rows (truth) sum to 1.",
@@ -58,13 +60,21 @@ class Validation:
 
     Args:
         source: `--eval-images` of its validation images are used, shared among the ranks.
+        labels: what is known of the classes.
         partition: what "group" means for a head that has no groups.
         workers: processes that draw or read them ahead.
     """
 
     def __init__(
-        self, source: ImageSource, config: TrainConfig, partition: Partition, workers: int, runtime: Runtime
+        self,
+        source: ImageSource,
+        config: TrainConfig,
+        labels: Labels,
+        partition: Partition,
+        workers: int,
+        runtime: Runtime,
     ) -> None:
+        self._taxonomy = labels.taxonomy
         self._source, self._images, self._runtime = source, source["validation"], runtime
         self._partition, self._batch_size, self._workers = partition, config.batch_size, workers
         chosen = sample_of(self._images, config.eval_images, config.seed)
@@ -100,10 +110,13 @@ class Validation:
 
     def metrics(self, result: Evaluation) -> dict[str, float]:
         """For TensorBoard."""
-        attributes = result.attributes(self._images.space)
+        attributes, super_class = result.attributes(self._images.space), {}
+        if self._taxonomy is not None:
+            super_class["accuracy/super_class"] = self._taxonomy.right(result.target, result.predicted)
         return {
             "loss/validation": result.loss,
             **result.accuracies(),
+            **super_class,
             **({"accuracy/ceiling": self.ceiling.overall} if self.ceiling else {}),
             **result.scores.scalars(self._counts),
             **{f"attribute/{name}": share for name, share in attributes.items()},
@@ -149,6 +162,7 @@ class Validation:
 def opening_facts(
     config: TrainConfig,
     source: ImageSource,
+    labels: Labels,
     model: Classifier,
     partition: Partition,
     plan: BatchPlan,
@@ -168,6 +182,10 @@ def opening_facts(
     facts["groups"] = f"{partition.num_groups} of at most {partition.group_size} classes ({config.grouping})"
     if not model.head.has_groups:
         facts["groups"] += "; used only to report accuracy/group"
+    if labels.taxonomy is not None:
+        facts["taxonomy"] = labels.taxonomy.describe(partition)
+    if config.prior or labels.are_uneven:
+        facts["prior"] = labels.describe_prior(bool(config.prior))
     facts["parameters"] = "; ".join(f"{part} {count:,}" for part, count in parameter_table(model).items())
     total_steps = config.total_steps(plan.steps_per_epoch)
     facts["steps"] = f"{total_steps:,} of {plan.effective_batch:,} images; {plan.steps_per_epoch:,} an epoch"

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_type_hints
@@ -38,6 +39,7 @@ from sqrtvocab.help import answer_help
 
 HeadName = Annotated[str, tyro.conf.arg(metavar="{" + ",".join(HEADS) + "}")]
 Modulation = Literal["scale-shift", "film", "both"]
+HEAD_OPTIONS = ("modulation", "rank", "chunk_size", "samples", "hashes", "buckets")  # flags of these names
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class HeadFlags(Flags):
     """Output head. grouped: the paper's, one layer that all groups share. flat: the ordinary one.
     grouped-linear: one linear layer for each group. grouped-low-rank: a mixture of a few layers that all
     groups share. adaptive: adaptive softmax. factored: one softmax for each attribute, where the classes are
-    made of attributes."""
+    made of attributes. sampled: the flat one, trained on drawn classes. mach: several softmaxes over random
+    buckets."""
     grouping: str = "index"
     """Which classes share a group."""
     num_groups: int | None = None
@@ -72,11 +75,19 @@ class HeadFlags(Flags):
     """How many layers the groups of --head grouped-low-rank share; 16 by default."""
     chunk_size: int | None = None
     """Let --head flat work on this many images or tokens at a time: exactly the same loss, in less memory."""
+    samples: int | None = None
+    """How many classes --head sampled draws for a batch; 1,024 by default."""
+    hashes: int | None = None
+    """How many times --head mach deals the classes to buckets; 16 by default."""
+    buckets: int | None = None
+    """Buckets of each hash of --head mach; 4·√V by default."""
     prior: bool = False
     """Start the head's biases at the log frequencies of the classes in the training data."""
 
     def problems(self) -> list[str]:
-        problems = super().problems() + at_least(self, 1, "num_groups", "rank", "chunk_size")
+        problems = super().problems() + at_least(
+            self, 1, "num_groups", "rank", "chunk_size", "samples", "hashes", "buckets"
+        )
         if self.head not in HEADS:
             return [*problems, f"--head {self.head}: no head has this name; choose {_either(HEADS)}"]
         for option in self.given_head_options():
@@ -88,7 +99,7 @@ class HeadFlags(Flags):
 
     def given_head_options(self) -> dict[str, Any]:
         """The options of the head's class that were given as flags."""
-        options = {name: getattr(self, name) for name in ("modulation", "rank", "chunk_size")}
+        options = {name: getattr(self, name) for name in HEAD_OPTIONS}
         return {name: value for name, value in options.items() if value is not None}
 
 
@@ -275,6 +286,32 @@ def parse_run_flags(
         config = tyro.cli(kind, prog=kind.PROGRAM, default=dataclasses.replace(default, **empty))
         merged = {name: merge[name](value, getattr(config, name)) for name, value in kept.items()}
         return dataclasses.replace(config, **merged)
+
+
+def command_line(
+    first: Sequence[str], settings: Mapping[str, Any], usual: RunFlags, left_out: Collection[str]
+) -> str:
+    """The call that settings came from: `first`, and a flag for each that is not as in `usual`.
+
+    Args:
+        left_out: what says where to compute and to save, which others need not know.
+    """
+    parts = list(first)
+    for name, value in usual.to_json().items():
+        wanted = settings[name]
+        if name in left_out or wanted is None or wanted == value:
+            continue
+        if isinstance(wanted, bool):
+            parts.append(flag(name) if wanted else flag(f"no_{name}"))
+        else:
+            items = wanted if isinstance(wanted, list) else [wanted]
+            parts += [word for item in items for word in (flag(name), public(item))]
+    return shlex.join(parts)
+
+
+def public(value: object) -> str:
+    """A value for the eyes of others: of a path on this machine its name."""
+    return Path(str(value)).name if Path(str(value)).is_absolute() else str(value)
 
 
 def read_config(run: Path) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from sqrtvocab.heads.base import Head, HeadCost, token_nll, wide
 from sqrtvocab.heads.sampling import draw
-from sqrtvocab.heads.segments import refuse_forward_mode, segment_ends, segment_nll
-from sqrtvocab.partition import ClassOrder, check_counts, integer
+from sqrtvocab.heads.segments import refuse_forward_mode, rows_nll, segment_ends, segment_nll
+from sqrtvocab.partition import ClassOrder, check_counts, host_sees, integer
+
+KERNELS = ("auto", "segments", "rows")
 
 
 class Tail(nn.Module):
@@ -38,12 +40,17 @@ class AdaptiveHead(Head):
     compiles in one graph, uses every parameter in every step (DDP needs that), and scores a cluster in blocks
     of rows. The "group" of the contract is the entry of the first softmax.
 
+    On a CPU a cluster scores the rows whose targets it holds. Elsewhere the host would have to wait to learn
+    how many these are, so there each cluster scores all rows, a block at a time, and those of other clusters
+    count nothing: V logits a row in all, as in a flat head, for a seventh of its multiply-adds or so.
+
     Args:
         in_features, num_classes, validate, device, dtype: see :class:`~sqrtvocab.heads.base.Head`.
         cutoffs: increasing positions where the clusters begin; V/25 and V/5 by default.
         div_value: how much narrower each further cluster's projection is.
         order: int [V], the class at each position, most frequent first; class indices as they are by default.
             ``Partition.by_frequency(counts).order`` is one.
+        kernel: "segments" scores rows in their own cluster, "rows" all rows in every cluster; "auto" as said.
     """
 
     frequent_first = True
@@ -57,6 +64,7 @@ class AdaptiveHead(Head):
         cutoffs: Sequence[int] | None = None,
         div_value: float = 4.0,
         order: Tensor | None = None,
+        kernel: str = "auto",
         validate: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
@@ -67,6 +75,9 @@ class AdaptiveHead(Head):
         cutoffs = [integer("each of cutoffs", cut) for cut in cutoffs]
         if any(a >= b for a, b in pairwise([0, *cutoffs, num_classes])):
             raise ValueError(f"cutoffs must increase strictly within (0, {num_classes}), got {cutoffs}")
+        if kernel not in KERNELS:
+            raise ValueError(f"kernel must be one of {', '.join(KERNELS)}; got {kernel!r}")
+        self.kernel = kernel
         if not div_value > 0:
             raise ValueError(f"div_value must be positive, got {div_value}")
         self.edges = [*cutoffs, num_classes]  # where the frequent classes end, then each cluster
@@ -106,25 +117,43 @@ class AdaptiveHead(Head):
         entry = torch.where(cluster == 0, position, self.num_frequent + cluster - 1)  # [N]
         spread = self._spread(hidden) if label_smoothing else 0.0
         group_nll = token_nll(self.first(hidden), entry, label_smoothing, spread)  # [N]
+        counts_rows = self.kernel == "segments" or (self.kernel == "auto" and hidden.device.type == "cpu")
+        tails_nll = self._sorted_nll if counts_rows else self._every_row_nll
+        return group_nll, tails_nll(hidden, position, cluster, label_smoothing)
+
+    def _sorted_nll(
+        self, hidden: Tensor, position: Tensor, cluster: Tensor, label_smoothing: float
+    ) -> Tensor:
+        """−log P(class | cluster), [N], zero for frequent classes. The host learns the clusters' sizes."""
         sorted_cluster, token = cluster.sort()  # [N], [N]
         ends = segment_ends(sorted_cluster, self.num_clusters + 1)
-        rows = hidden.index_select(0, token)  # [N, d]
-        member_nll = torch.zeros_like(group_nll)
+        rows, position = hidden.index_select(0, token), position[token]  # [N, d], [N]
+        nll = torch.zeros_like(position, dtype=torch.float32)  # [N]
         for i, tail in enumerate(self.tails, start=1):
-            projected = tail.project(rows)  # [N, d / div_value^i]
-            refuse_forward_mode(projected, tail.score.weight, tail.score.bias)
-            member = (position[token] - self.edges[i - 1]).clamp(0, tail.score.out_features - 1)
-            member_nll = member_nll + segment_nll(
-                projected,
-                tail.score.weight.to(projected.dtype),
-                tail.score.bias.to(projected.dtype),
-                member,
-                ends,
-                i,
-                label_smoothing,
-                1 / self.num_classes,
-            )
-        return group_nll, torch.zeros_like(member_nll).index_copy(0, token, member_nll)
+            operands = self._operands(i, tail, rows, position)
+            nll = nll + segment_nll(*operands, ends, i, label_smoothing, 1 / self.num_classes)
+        return torch.zeros_like(nll).index_copy(0, token, nll)
+
+    def _every_row_nll(
+        self, hidden: Tensor, position: Tensor, cluster: Tensor, label_smoothing: float
+    ) -> Tensor:
+        """The same, every cluster scoring all rows."""
+        nll = torch.zeros_like(position, dtype=torch.float32)  # [N]
+        for i, tail in enumerate(self.tails, start=1):
+            operands = self._operands(i, tail, hidden, position)
+            of_all = rows_nll(*operands, label_smoothing, 1 / self.num_classes)  # [N]
+            nll = nll + torch.where(cluster == i, of_all, 0.0)
+        return nll
+
+    def _operands(
+        self, i: int, tail: Tail, rows: Tensor, position: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What a tail scores rows [N, d] by, and their members [N]: any member for rows of other clusters."""
+        projected = tail.project(rows)  # [N, d / div_value^i]
+        refuse_forward_mode(projected, tail.score.weight, tail.score.bias)
+        member = (position - self.edges[i - 1]).clamp(0, tail.score.out_features - 1)
+        dtype = projected.dtype
+        return projected, tail.score.weight.to(dtype), tail.score.bias.to(dtype), member
 
     def _first_log_prob(self, hidden: Tensor) -> Tensor:
         return F.log_softmax(wide(self.first(hidden)), dim=-1)  # [N, frequent classes + clusters]
@@ -140,7 +169,10 @@ class AdaptiveHead(Head):
         return by_position.index_select(1, self.ranking.position)
 
     def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Exact: a cluster is opened only for the rows in which it may hold one of the k best."""
+        """Exact: a cluster is opened only for the rows in which it may hold one of the k best, where the host
+        can see which rows these are."""
+        if not host_sees(hidden):
+            return super()._topk(hidden, k)
         first = self._first_log_prob(hidden)
         best = first.new_full((len(hidden), k), -math.inf)
         position = torch.zeros(best.shape, dtype=torch.int64, device=hidden.device)
@@ -157,6 +189,8 @@ class AdaptiveHead(Head):
         return best, self.ranking.classes_at(position)
 
     def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
+        if not host_sees(hidden):
+            return super()._sample(hidden, generator)
         position = draw(wide(self.first(hidden)), generator)  # [N]
         entry = position.clone()
         for i, tail in enumerate(self.tails):

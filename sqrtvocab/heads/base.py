@@ -12,23 +12,24 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor
 
-from sqrtvocab.heads.sampling import draw, draw_cooled, draw_nucleus, keep
-from sqrtvocab.partition import ClassOrder, Partition, check_counts, integer, positive
+from sqrtvocab.heads.sampling import draw, draw_among_best, draw_cooled, draw_nucleus
+from sqrtvocab.partition import ClassOrder, Partition, check_counts, host_sees, integer, is_traced, positive
 
 REDUCTIONS = ("mean", "sum", "none")
 RESTS = ("drop", "spread")
 
-# Decoding works on blocks of at most this many elements (16 MiB of float32), so that it never holds N·V.
+# Decoding works on blocks of at most this many elements, so that it never holds N·V: on a CPU 16 MiB of
+# float32, which its cache likes; elsewhere 128 MiB, beside which the start of a kernel is nothing.
 BLOCK_ELEMENTS = 2**22
+DEVICE_BLOCK_ELEMENTS = 2**25
 
 
 class HeadOutput(NamedTuple):
     """What a head returns in training; ``loss = group_loss + member_loss``."""
 
     loss: Tensor
-    """The negative log-likelihood of the classes, reduced."""
+    """The negative log-likelihood of the classes, reduced; see ``Head.surrogate``."""
     group_loss: Tensor
     """Its share −log P(group); zero for a head without groups."""
     member_loss: Tensor
@@ -73,7 +74,8 @@ class Head(nn.Module, ABC):
 
     ``hidden`` is [..., d] in every method and ``target`` [...]. The loss means exactly what
     ``F.cross_entropy`` means on the dense distribution ``log_prob(hidden)``, and is at least float32
-    whatever the precision of the parameters.
+    whatever the precision of the parameters. A head that trains on something else says so
+    (``surrogate``); in evaluation mode, after ``eval()``, the loss of every head is exact.
 
     What a caller must know about a head it asks here, never by its class or name. A new head implements
     :meth:`_log_prob`, :meth:`_set_prior` and :meth:`reset_parameters`, and may answer everything else
@@ -99,6 +101,9 @@ class Head(nn.Module, ABC):
     """Whether ``topk`` finds its few classes without a V-wide row."""
     can_grow: ClassVar[bool] = False
     """Whether :meth:`grow` makes room for new classes."""
+    surrogate: ClassVar[bool] = False
+    """Whether the loss in training mode stands in for the negative log-likelihood: an estimate or a bound of
+    it that never sees all V classes. What it is instead, the head's own text says."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Options without which the head makes no sense, although it can be made."""
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -172,6 +177,14 @@ class Head(nn.Module, ABC):
         """[N, d] -> [N] one class drawn from P(class | hidden)."""
         return torch.cat([draw(self._log_prob(rows), generator) for rows in self._blocks(hidden)])
 
+    def _rank(self, hidden: Tensor, classes: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+        """[N, d], a class for each [N] -> its log-probability and how many are more probable, [N] each;
+        of those with ``limit`` or more both may be anything from there on."""
+        log_probs, best = self._topk(hidden, limit)  # [N, limit]
+        is_it = best == classes.unsqueeze(1)
+        rank = torch.where(is_it.any(1), is_it.int().argmax(1), limit)
+        return log_probs.gather(1, rank.clamp(max=limit - 1).unsqueeze(1)).squeeze(1), rank
+
     def _guesses(self, hidden: Tensor, target: Tensor, partition: Partition, k: int) -> Guesses:
         """:meth:`guesses` of [N, d] and valid targets [N]."""
         blocks = []
@@ -195,6 +208,15 @@ class Head(nn.Module, ABC):
     def describe(self) -> str:
         """What is peculiar to this head, in one line, its name left out: such as its groups, its rank."""
         return f"{self.num_classes:,} classes"
+
+    def give_sparse_gradients(self) -> list[nn.Parameter]:
+        """From now on let gradients be sparse tensors where a step meets few rows of a parameter.
+
+        Returns:
+            Those parameters: they need an optimiser that takes sparse gradients, such as
+            ``torch.optim.SparseAdam``. None, unless a head knows better.
+        """
+        return []
 
     @torch.no_grad()
     def init_from_linear(self, weight: Tensor, bias: Tensor | None, hidden: Tensor | None = None) -> bool:
@@ -410,10 +432,7 @@ class Head(nn.Module, ABC):
         self._check_hidden(hidden)
         rows = hidden.reshape(-1, self.in_features)  # [N, d]
         if top_k is not None:
-            log_probs, classes = self._topk(rows, top_k)  # [N, k]
-            logits = (log_probs - log_probs[:, :1]) / temperature  # a tiny temperature must not overflow
-            choice = draw(keep(logits, top_p, min_p), generator)  # [N]
-            drawn = classes.gather(1, choice.unsqueeze(1)).squeeze(1)
+            drawn = draw_among_best(self, rows, temperature, top_k, top_p, min_p, generator)
         elif top_p is not None or min_p is not None:
             drawn = draw_nucleus(self, rows, temperature, top_p, min_p, generator)
         elif temperature == 1:
@@ -494,7 +513,7 @@ class Head(nn.Module, ABC):
 
     def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Rows [N, ...] in blocks small enough to work out all classes of each."""
-        return rows.split(block_rows(self.num_classes))
+        return in_blocks(rows, self.num_classes)
 
     def _check_hidden(self, hidden: Tensor) -> None:
         if not isinstance(hidden, Tensor):
@@ -537,8 +556,7 @@ class Head(nn.Module, ABC):
         """Targets [N], the ignored ones already replaced, must lie in [0, V)."""
         if target.numel() == 0 or target.is_meta:
             return
-        concrete = not (torch.compiler.is_compiling() or isinstance(target, FakeTensor))
-        if concrete and (self.validate or target.device.type == "cpu"):
+        if host_sees(target) or (self.validate and not is_traced(target)):
             low, high = (int(bound) for bound in target.aminmax())
             if low < 0 or high >= self.num_classes:
                 raise IndexError(
@@ -573,9 +591,18 @@ def weighted_sum(values: Tensor, share: Tensor) -> Tensor:
     return torch.where(share == 0, 0.0, share * values).sum(1)
 
 
-def block_rows(width: int) -> int:
-    """How many rows of this many elements make a block."""
-    return max(1, BLOCK_ELEMENTS // width)
+def block_rows(width: int, device: torch.device | None = None) -> int:
+    """How many rows of this many elements make a block; on the CPU by default."""
+    is_cpu = device is None or device.type == "cpu"
+    return max(1, (BLOCK_ELEMENTS if is_cpu else DEVICE_BLOCK_ELEMENTS) // width)
+
+
+def in_blocks(rows: Tensor, width: int) -> tuple[Tensor, ...]:
+    """Rows [N, ...] in blocks in which each may have so many elements. In a graph being traced it is one
+    block: their number would become part of the graph, and the compiler need not store what it fuses."""
+    if torch.compiler.is_compiling():
+        return (rows,)
+    return rows.split(block_rows(width, rows.device))
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype | None:

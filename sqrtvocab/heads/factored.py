@@ -102,7 +102,7 @@ class FactoredHead(Head):
     def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Exact, attribute by attribute: the first digits of one of the k best classes are among the k best
         first digits, for with the same last digits all better ones would beat it."""
-        best = torch.zeros(len(hidden), 1, device=hidden.device)  # [N, ≤ k]
+        best = torch.zeros(hidden.shape[0], 1, device=hidden.device)  # [N, ≤ k]
         classes = torch.zeros(best.shape, dtype=torch.int64, device=hidden.device)
         for log_probs in self._log_probs(hidden):
             radix = log_probs.shape[1]
@@ -114,7 +114,7 @@ class FactoredHead(Head):
         return best, classes
 
     def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
-        classes = torch.zeros(len(hidden), dtype=torch.int64, device=hidden.device)
+        classes = torch.zeros(hidden.shape[0], dtype=torch.int64, device=hidden.device)
         for logits, radix in zip(self._attributes(hidden), self.radices, strict=True):
             classes = classes * radix + draw(wide(logits), generator)
         return classes

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from sqrtvocab.partition import host_sees
+
 if TYPE_CHECKING:
     from sqrtvocab.heads.base import Head
 
@@ -22,7 +24,11 @@ def draw(logits: Tensor, generator: torch.Generator | None, temperature: float =
     """One index per row of unnormalised log-probabilities [N, C] -> [N]."""
     if temperature != 1:  # the maximum goes first: a tiny temperature must not overflow
         logits = (logits - logits.amax(-1, keepdim=True)) / temperature
-    return torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+    probs = logits.softmax(-1)
+    if host_sees(probs):
+        return torch.multinomial(probs, 1, generator=generator).squeeze(-1)
+    # What multinomial does, the same numbers drawn, without its kernels that look for bad probabilities.
+    return (probs / torch.empty_like(probs).exponential_(generator=generator)).argmax(-1)
 
 
 def draw_cooled(head: Head, rows: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
@@ -33,9 +39,9 @@ def draw_cooled(head: Head, rows: Tensor, temperature: float, generator: torch.G
     after a few rounds, and all rows above temperature 1, are drawn from their dense distribution: a rejected
     proposal tells nothing about the next draw, so the result is exact.
     """
-    drawn = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-    left = torch.arange(len(rows), device=rows.device)
-    if temperature < 1 and head.sparse_topk:
+    drawn = torch.zeros(rows.shape[0], dtype=torch.int64, device=rows.device)
+    left = torch.arange(rows.shape[0], device=rows.device)
+    if temperature < 1 and head.sparse_topk and host_sees(rows):
         best = head._topk(rows, 1)[0].squeeze(1)  # [N]
         for _ in range(ROUNDS):
             proposal = head._sample(rows[left], generator)  # [R]
@@ -44,9 +50,62 @@ def draw_cooled(head: Head, rows: Tensor, temperature: float, generator: torch.G
             accepted = torch.rand(len(left), generator=generator, device=rows.device) < accept
             drawn[left[accepted]] = proposal[accepted]
             left = left[~accepted]
-    for block in head._blocks(left):
+    for block in head._blocks(left) if left.numel() else ():
         drawn[block] = draw(head._log_prob(rows[block]), generator, temperature)
     return drawn
+
+
+def draw_among_best(
+    head: Head,
+    rows: Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float | None,
+    min_p: float | None,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """[N, d] -> [N] from softmax(log_prob / temperature) of the ``top_k`` most probable classes, less those
+    that top-p and min-p leave out.
+
+    Up to temperature 1 by rejection: a class drawn from all, which is cheap, is accepted if fewer than
+    ``top_k`` classes are more probable, and with the probability that `draw_cooled` tells. To prove that of a
+    class which is likely takes a few groups; to find all ``top_k`` takes many. The rows still without a class
+    after a few rounds, and whatever needs the probabilities of all ``top_k``, are drawn from these.
+    """
+    is_plain = top_p is None and min_p is None and temperature <= 1 and 1 < top_k < head.num_classes
+    if not (is_plain and head.has_groups and host_sees(rows)):
+        return _draw_from_all_best(head, rows, temperature, top_k, top_p, min_p, generator)
+    drawn = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    left = torch.arange(len(rows), device=rows.device)
+    best = head._topk(rows, 1)[0].squeeze(1) if temperature < 1 else None  # [N]
+    for _ in range(ROUNDS):
+        if not len(left):
+            return drawn
+        proposal = head._sample(rows[left], generator)  # [R]
+        log_prob, rank = head._rank(rows[left], proposal, top_k)
+        accepted = rank < top_k
+        if best is not None:
+            accept = ((log_prob - best[left]) * (1 / temperature - 1)).exp()  # [R]
+            accepted &= torch.rand(len(left), generator=generator, device=rows.device) < accept
+        drawn[left[accepted]] = proposal[accepted]
+        left = left[~accepted]
+    drawn[left] = _draw_from_all_best(head, rows[left], temperature, top_k, None, None, generator)
+    return drawn
+
+
+def _draw_from_all_best(
+    head: Head,
+    rows: Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float | None,
+    min_p: float | None,
+    generator: torch.Generator | None,
+) -> Tensor:
+    log_probs, classes = head._topk(rows, top_k)  # [N, k]
+    logits = (log_probs - log_probs[:, :1]) / temperature  # a tiny temperature must not overflow
+    choice = draw(keep(logits, top_p, min_p), generator)  # [N]
+    return classes.gather(1, choice.unsqueeze(1)).squeeze(1)
 
 
 def draw_nucleus(
@@ -58,7 +117,7 @@ def draw_nucleus(
     generator: torch.Generator | None,
 ) -> Tensor:
     """[N, d] -> [N] from softmax(log_prob / temperature), less the classes that top-p and min-p leave out."""
-    drawn = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    drawn = torch.zeros(rows.shape[0], dtype=torch.int64, device=rows.device)
     for ready, log_probs, classes in _best_classes(head, rows, temperature, top_p, min_p):
         logits = (log_probs - log_probs[:, :1]) / temperature
         choice = draw(keep(logits, top_p, min_p), generator)  # [R]
@@ -89,8 +148,8 @@ def _best_classes(
     A row comes when its k best hold everything that top-p and min-p keep, however the rest of the probability
     is divided among the other classes.
     """
-    left = torch.arange(len(rows), device=rows.device)
-    looks = LOOKS if head.sparse_topk else ()
+    left = torch.arange(rows.shape[0], device=rows.device)
+    looks = LOOKS if head.sparse_topk and host_sees(rows) else ()
     for k in (k for k in looks if k <= head.num_classes // 8):
         log_probs, classes = head._topk(rows[left], k)  # [R, k]
         scores = _precise(log_probs - log_probs[:, :1]) / temperature
@@ -106,7 +165,7 @@ def _best_classes(
             is_ready |= (fewest == most) & (most <= k)
         yield left[is_ready], log_probs[is_ready], classes[is_ready]
         left = left[~is_ready]
-    for block in head._blocks(left):
+    for block in head._blocks(left) if left.numel() else ():
         yield block, *head._log_prob(rows[block]).sort(dim=-1, descending=True)
 
 

@@ -222,4 +222,6 @@ def _blocks(rows: Tensor, weight: Tensor) -> tuple[int, int]:
 _INSIDE: dict[Any, Callable[..., int]] = {
     torch.ops.sqrtvocab.segment_nll.default: _inside_segment_nll,
     torch.ops.sqrtvocab.segment_nll_backward.default: _inside_segment_nll_backward,
+    torch.ops.sqrtvocab.rows_nll.default: _inside_segment_nll,
+    torch.ops.sqrtvocab.rows_nll_backward.default: _inside_segment_nll_backward,
 }

@@ -17,6 +17,7 @@ from sqrtvocab import (
     GroupedLinearHead,
     GroupedLowRankHead,
     Head,
+    MachHead,
     Partition,
     make_head,
 )
@@ -71,6 +72,20 @@ def factored() -> MakeHead:
     return make
 
 
+def sampled() -> MakeHead:
+    """All classes drawn, where training is exact."""
+
+    def make(d: int, v: int, partition: Partition | None = None) -> Head:
+        return make_head("sampled", d, v, samples=v, order=partition.order if partition else None)
+
+    return make
+
+
+def in_evaluation(name: str, **options: Any) -> MakeHead:
+    """A head whose loss is exact only there; what it trains on has tests of its own."""
+    return lambda d, v, partition=None: make_head(name, d, v, **options).eval()
+
+
 CASES: dict[str, MakeHead] = {
     "flat": flat(),
     "flat-without-bias": flat(bias=False),
@@ -85,13 +100,26 @@ CASES: dict[str, MakeHead] = {
     "grouped-low-rank": grouped_low_rank(),
     "grouped-low-rank-tiles": grouped_low_rank(kernel="tiles"),
     "adaptive": adaptive(),
+    "adaptive-rows": adaptive(kernel="rows"),
     "factored": factored(),
+    "sampled": sampled(),
+    "sampled-in-evaluation": in_evaluation("sampled"),
+    "mach-in-evaluation": in_evaluation("mach", hashes=3),
 }
 
 
 @pytest.fixture(params=CASES, scope="session")
 def make(request: pytest.FixtureRequest) -> MakeHead:
     """A function (in_features, num_classes, partition=None) -> head, for each kind of head."""
+    return CASES[request.param]
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow if name != "grouped-linear" else ()) for name in CASES],
+    scope="session",
+)
+def make_rarely(request: pytest.FixtureRequest) -> MakeHead:
+    """The same for what takes long: one head in the quick tests, all in the slow ones."""
     return CASES[request.param]
 
 
@@ -115,8 +143,12 @@ def paper_groups(v: int, g: int, order: Tensor | None) -> list[list[int]]:
     return [classes[v * i // g : v * (i + 1) // g - 1 + 1] for i in range(g)]
 
 
-def dense_distribution(head: Head, hidden: Tensor) -> Dense:
-    """The distribution a head must have, from a V x d matrix built class by class."""
+def dense_distribution(head: Head, hidden: Tensor, groups: list[list[int]] | None = None) -> Dense:
+    """The distribution a head must have, from a V x d matrix built class by class.
+
+    Args:
+        groups: the classes of each group, if they are of uneven sizes.
+    """
     v, d = head.num_classes, head.in_features
     hidden = hidden.reshape(-1, d)
     if isinstance(head, FlatHead):
@@ -125,16 +157,20 @@ def dense_distribution(head: Head, hidden: Tensor) -> Dense:
         return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
     if isinstance(head, AdaptiveHead):
         return dense_adaptive(head, hidden)
+    if isinstance(head, MachHead):
+        log_prob = dense_mach(head, hidden)
+        return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
     if isinstance(head, FactoredHead):
         log_prob = torch.stack([factored_row(head, hidden, c) for c in range(v)], 1)
         return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
     assert isinstance(head, GroupedHead | GroupedLinearHead | GroupedLowRankHead)
-    groups = paper_groups(v, head.partition.num_groups, head.partition.order)
-    matrix, offset = [None] * v, [None] * v
+    is_uneven = groups is not None
+    groups = groups or paper_groups(v, head.partition.num_groups, head.partition.order)
+    matrix, offset, position = [None] * v, [None] * v, 0
     for g, classes in enumerate(groups):
         for t, c in enumerate(classes):
-            row, bias = class_row(head, c, g, t)
-            matrix[c], offset[c] = row, bias
+            matrix[c], offset[c] = class_row(head, c, g, t, (position,) if is_uneven else (g, t))
+            position += 1
     logits = hidden @ torch.stack(matrix).T + torch.stack(offset)  # [N, V]
     group_log_prob = head.group(hidden).log_softmax(-1)  # [N, G]
     member, entry = torch.zeros_like(logits), torch.zeros_like(logits)
@@ -146,19 +182,20 @@ def dense_distribution(head: Head, hidden: Tensor) -> Dense:
 
 
 def class_row(
-    head: GroupedHead | GroupedLinearHead | GroupedLowRankHead, c: int, g: int, t: int
+    head: GroupedHead | GroupedLinearHead | GroupedLowRankHead, c: int, g: int, t: int, at: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """The weight row [d] and bias [] of class c, which is member t of group g."""
+    """The weight row [d] and bias [] of class c, which is member t of group g and stands there in tables."""
     if isinstance(head, GroupedLinearHead):
-        return (head.weight[c] if head.tied else head.weight[g, t]), head.shift[g, t]
+        return (head.weight[c] if head.tied else head.weight[at]), head.shift[at]
     if isinstance(head, GroupedLowRankHead):
-        return sum(p * w for p, w in zip(head.scale[g, t], head.shared[t], strict=True)), head.shift[g, t]
+        place = head.shared[t % len(head.shared)]
+        return sum(p * w for p, w in zip(head.scale[at], place, strict=True)), head.shift[at]
     row, bias = head.shared[t], torch.zeros(())
     if head.film_scale is not None:
         row, bias = row * head.film_scale[g], row @ head.film_shift[g]
     if head.scale is not None:
-        row, bias = row * head.scale[g, t], bias * head.scale[g, t]
-    return row, bias + head.shift[g, t]
+        row, bias = row * head.scale[at], bias * head.scale[at]
+    return row, bias + head.shift[at]
 
 
 def factored_row(head: FactoredHead, hidden: Tensor, c: int) -> Tensor:
@@ -169,6 +206,20 @@ def factored_row(head: FactoredHead, hidden: Tensor, c: int) -> Tensor:
         log_prob = log_prob + logits[:, stop - radix : stop].log_softmax(-1)[:, c % radix]
         c, stop = c // radix, stop - radix
     return log_prob
+
+
+def dense_mach(head: MachHead, hidden: Tensor) -> Tensor:
+    """[N, V]: the product over the hashes, class by class, divided by its sum."""
+    logits = hidden @ head.scores.weight.T + head.scores.bias
+    hashes = [logits[:, r * head.buckets : (r + 1) * head.buckets].softmax(-1) for r in range(head.hashes)]
+    columns = []
+    for c in range(head.num_classes):
+        product = head.offset[c].exp().expand(len(hidden))
+        for r in range(head.hashes):
+            product = product * hashes[r][:, int(head.bucket[r, c])]
+        columns.append(product)
+    table = torch.stack(columns, 1)
+    return (table / table.sum(1, keepdim=True)).log()
 
 
 def dense_adaptive(head: AdaptiveHead, hidden: Tensor) -> Dense:
@@ -192,7 +243,7 @@ def dense_adaptive(head: AdaptiveHead, hidden: Tensor) -> Dense:
 
 
 @pytest.fixture(scope="session")
-def dense() -> Callable[[Head, Tensor], Dense]:
+def dense() -> Callable[..., Dense]:
     return dense_distribution
 
 

@@ -175,7 +175,7 @@ def _import_timm() -> Any:
 def _no_timm_weights(name: str, error: Exception) -> UserError:
     reason = " ".join(str(error).split())[:200]
     return UserError(
-        f"--weights default: none to be had for timm:{name} ({reason}); use --weights none or a file"
+        f"--weights default: there are none for timm:{name} ({reason}); use --weights none or a file"
     )
 
 
@@ -248,5 +248,5 @@ def _read_weights(path: Path) -> Mapping[str, Tensor]:
         if isinstance(state, dict) and isinstance(state.get(key), Mapping):
             state = state[key]
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise UserError(f"--weights {path}: no state dict (names and tensors) in it")
+        raise UserError(f"--weights {path}: it holds no state dict (names and tensors)")
     return state

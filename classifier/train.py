@@ -8,7 +8,7 @@
     tensorboard --logdir runs                             # watch
 
 Everything random is a function of the seed and the step, and everything learnt is in the checkpoint, so a run
-that was killed goes on with --resume auto as if nothing had happened.
+that was killed continues with --resume auto as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     scaler = runtime.scaler()
 
     # --------------------------------------------------------------------------------------------------------
-    # Run folder: a new one, or one to go on with
+    # Run folder: a new one, or one to continue
 
     images_settings = {f"data_{name}": value for name, value in train_images.identity().items()}
     resolved: dict[str, Any] = {

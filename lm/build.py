@@ -62,7 +62,7 @@ def data_of(config: TrainConfig, saved: Mapping[str, Any]) -> str:
     """The text to train on: on resuming, what the run has used so far.
 
     Args:
-        saved: the settings of the run to go on with; empty for a new one.
+        saved: the settings of the run to continue; empty for a new one.
     """
     # `auto` might find something else today, and a relative path means nothing in another folder.
     moved = config.data == saved.get("data") and not Path(config.data).exists()

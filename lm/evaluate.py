@@ -167,7 +167,9 @@ def report(config: EvalConfig) -> None:
         corpus = _text(config, run)
         tokens = corpus.validation
         length = run.config.seq_len
-        partition = read_partition(config.run, run.model.head, run.settings["groups"]).to(runtime.device)
+        partition = read_partition(
+            config.run, run.model.head, run.config.grouping, run.settings["groups"]
+        ).to(runtime.device)
         windows = some_windows(tokens, length, config.tokens)
         result = evaluate(
             run.model, tokens, windows, length, partition, runtime, config.batch_size, show_progress=True

@@ -17,7 +17,7 @@ from sqrtvocab.training.score_figures import WIDTH, matrix_figure, new_figure
 
 CONFUSED = ("shape", "pattern", "rotation", "colour")
 _COLUMNS = 2
-_CELL = (WIDTH / _COLUMNS, 0.98)  # inches of an example with its caption
+_CELL = (WIDTH / _COLUMNS, 0.95)  # inches of an example with its caption
 _LETTERS = 20  # that fit beside a picture
 
 Pixels = npt.NDArray[np.uint8]
@@ -33,10 +33,10 @@ def example_grid(
     figure = new_figure(WIDTH, _CELL[1] * rows)
     for number, (image, true, guess) in enumerate(zip(images, target, predicted, strict=True)):
         row, column = divmod(number, _COLUMNS)
-        _picture(figure, image, (column * _CELL[0] + 0.05, row * _CELL[1] + 0.05), 0.88, true == guess)
+        _picture(figure, image, (column * _CELL[0] + 0.04, row * _CELL[1] + 0.05), 0.62, true == guess)
         for line, (wrong, words) in enumerate(_caption(int(true), int(guess), classes)):
             _words(
-                figure, words, (column * _CELL[0] + 0.98, row * _CELL[1] + 0.11 + 0.113 * line),
+                figure, words, (column * _CELL[0] + 0.7, row * _CELL[1] + 0.11 + 0.113 * line),
                 "crimson" if wrong else "0.25",
             )  # fmt: skip
     return figure
@@ -47,23 +47,23 @@ def confused_grid(
 ) -> Figure:
     """Pictures [H, W, C] of two classes side by side, with both classes and how often one was taken for the
     other; what was true on the left."""
-    height = 1.5
+    height = 1.35
     figure = new_figure(WIDTH, height * max(1, -(-len(pairs) // _COLUMNS)))
     for number, (image, rival, true, guess, times) in enumerate(pairs):
         row, column = divmod(number, _COLUMNS)
-        left, top = column * _CELL[0] + 0.06, row * height + 0.05
-        _picture(figure, image, (left, top), 0.95, None)
-        _picture(figure, rival, (left + 1.0, top), 0.95, None)
+        left, top = column * _CELL[0] + 0.05, row * height + 0.05
+        _picture(figure, image, (left, top), 0.78, None)
+        _picture(figure, rival, (left + 0.83, top), 0.78, None)
         if isinstance(classes, AttributeSpace):
             wrong = [words for is_wrong, words in _caption(true, guess, classes) if is_wrong]
             lines = [f"{times} x " + words.removeprefix("✗ ") for words in wrong[:1]]
             lines += [words.removeprefix("✗ ") for words in wrong[1:3]]
             for line, words in enumerate(lines):
-                _words(figure, words, (left, top + 1.03 + 0.12 * line), "0.25")
+                _words(figure, words, (left, top + 0.87 + 0.12 * line), "0.25")
         else:
             for side, name in enumerate((classes[true], classes[guess])):
-                for line, words in enumerate(_wrapped(name, 16)):
-                    _words(figure, words, (left + side, top + 1.03 + 0.12 * line), "0.25")
+                for line, words in enumerate(_wrapped(name, 15)):
+                    _words(figure, words, (left + 0.83 * side, top + 0.87 + 0.12 * line), "0.25")
             _words(figure, f"{times} x", (left + 0.02, top + 0.07), "crimson")
     return figure
 
@@ -83,7 +83,8 @@ def _picture(
 
 def _words(figure: Figure, words: str, place: tuple[float, float], colour: str) -> None:
     width, height = figure.get_size_inches()
-    figure.text(place[0] / width, 1 - place[1] / height, words, fontsize=7.5, color=colour, va="center")
+    size = 7.5 if len(words) <= _LETTERS else 6.5
+    figure.text(place[0] / width, 1 - place[1] / height, words, fontsize=size, color=colour, va="center")
 
 
 def _wrapped(name: str, width: int, lines: int = 3) -> list[str]:

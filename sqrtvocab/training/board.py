@@ -81,5 +81,7 @@ class Board:
         """The charts that several curves share."""
         if not self.charts:
             return None
-        charts = {title: ["Multiline", [*map(self.tag, tags)]] for title, tags in self.charts.items()}
+        # TensorBoard matches beginnings: loss/validation would be loss/validation_group, too.
+        ends = {title: [f"{self.tag(tag)}$" for tag in tags] for title, tags in self.charts.items()}
+        charts = {title: ["Multiline", tags] for title, tags in ends.items()}
         return custom_scalars({self.section or "runs": charts})

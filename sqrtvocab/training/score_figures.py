@@ -10,8 +10,8 @@ from sqrtvocab.training.logbook import Logbook
 from sqrtvocab.training.score_report import GroupName, groups_in_markdown, score_document
 from sqrtvocab.training.scores import BINS, Scores
 
-# TensorBoard shows a picture about 400 pixels wide: at 100 dots an inch nothing is scaled down.
-WIDTH, HEIGHT = 4.2, 3.8  # inches
+# TensorBoard shows a picture about 345 pixels wide: at 100 dots an inch nothing is scaled down.
+WIDTH, HEIGHT = 3.45, 3.15  # inches
 NUMBERS_UP_TO = 12  # rows of a matrix that has room for its numbers
 _SHOWN_CELLS = 64
 
@@ -30,7 +30,7 @@ def show_scores(
 def reliability_figure(scores: Scores) -> Figure:
     """How often the best class is right, by the probability given to it."""
     figure = new_figure()
-    axis = figure.add_axes((0.14, 0.14, 0.82, 0.76))
+    axis = figure.add_axes((0.16, 0.16, 0.8, 0.74))
     bins = [(number, one) for number, one in enumerate(scores.reliability()) if one]
     most = max((one.rows for _, one in bins), default=1)
     middles = [(number + 0.5) / BINS for number, _ in bins]
@@ -51,7 +51,7 @@ def reliability_figure(scores: Scores) -> Figure:
     )
     axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="probability of the best class", ylabel="how often it is right")
     axis.set_title(f"calibration error {scores.calibration_error:.1%}", fontsize=11)
-    axis.legend(loc="upper left", fontsize=9)
+    axis.legend(loc="upper left", fontsize=8)
     return figure
 
 
@@ -98,15 +98,15 @@ def matrix_figure(
     figure = new_figure()
     # Fixed places instead of a layout engine, which takes most of a second for each figure.
     longest = max(map(len, labels), default=0) if labels else 3
-    left = 0.13 + 0.016 * longest
-    bottom = 0.15 + (0.018 * longest if labels else 0.0)
-    axis = figure.add_axes((left, bottom, 0.84 - left, 0.91 - bottom))
+    left = 0.15 + 0.019 * longest
+    bottom = 0.17 + (0.021 * longest if labels else 0.0)
+    axis = figure.add_axes((left, bottom, 0.8 - left, 0.91 - bottom))
     size = len(counts)
     extent = (0, span, span, 0) if span else (-0.5, size - 0.5, size - 0.5, -0.5)
     image = axis.imshow(
         shares, cmap="Blues", vmin=0, vmax=1, aspect="auto", extent=extent, interpolation="nearest"
     )
-    bar = figure.colorbar(image, cax=figure.add_axes((0.86, bottom, 0.03, 0.91 - bottom)))
+    bar = figure.colorbar(image, cax=figure.add_axes((0.82, bottom, 0.03, 0.91 - bottom)))
     bar.set_ticks([0, 0.5, 1], labels=["0 %", "50 %", "100 %"], fontsize=8)
     axis.set_xlabel(across)
     axis.set_ylabel(down)

@@ -35,7 +35,7 @@ def test_sections_descriptions_and_charts(tmp_path):
     layout = Layout.FromString(events.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
     (category,) = layout.category
     assert (category.title, category.chart[0].title) == ("images", "both")
-    assert list(category.chart[0].multiline.tag) == ["images: loss/train", "images: loss/validation"]
+    assert list(category.chart[0].multiline.tag) == ["images: loss/train$", "images: loss/validation$"]
 
 
 def test_the_projector_finds_vectors_names_and_pictures(tmp_path):

@@ -1,4 +1,4 @@
-"""The commands `train_classifier` and `eval_classifier`: read the flags first, import torch afterwards."""
+"""The commands of the classifier: read the flags first, import torch afterwards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from classifier.config import EvalConfig, TrainConfig, holds_shapes
+from classifier.config import EvalConfig, ExportConfig, PredictConfig, TrainConfig, holds_shapes
 from classifier.presets import PRESETS
 from sqrtvocab.errors import exit_code
 from sqrtvocab.flags import one_line_errors, peek_flags
@@ -34,3 +34,23 @@ def eval_main() -> int:
     from classifier.evaluate import report
 
     return exit_code("eval_classifier", lambda: report(config))
+
+
+def predict_main() -> int:
+    """`predict_classifier`. Returns the exit code."""
+    with one_line_errors("predict_classifier"):
+        config = tyro.cli(PredictConfig, prog="predict_classifier")
+
+    from classifier.predict import predict
+
+    return exit_code("predict_classifier", lambda: predict(config))
+
+
+def export_main() -> int:
+    """`export_classifier`. Returns the exit code."""
+    with one_line_errors("export_classifier"):
+        config = tyro.cli(ExportConfig, prog="export_classifier")
+
+    from classifier.export import export
+
+    return exit_code("export_classifier", lambda: export(config))

@@ -1,4 +1,4 @@
-"""The settings of `train_classifier` and `eval_classifier`. Imports no torch, so that `--help` is instant."""
+"""The settings of the four commands. Imports no torch, so that `--help` is instant."""
 
 from __future__ import annotations
 
@@ -12,28 +12,75 @@ import tyro
 
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab.atomic import parse_json
-from sqrtvocab.errors import UserError
+from sqrtvocab.errors import UserError, shortened
 from sqrtvocab.flags import Device, Flags, Precision, at_least, flag
 from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.settings import HeadFlags, MachineFlags, PresetFlag, RunFlags, StepFlags
 
 EMBEDDING = 512  # width of what the CNN makes of an image; here because --rank is checked without torch
 
+Grouping = Literal["auto", "aligned", "index", "frequency", "random", "taxonomy"]
+
 
 @dataclass(frozen=True)
 class _HeadFlags(HeadFlags):
-    grouping: Literal["aligned", "index", "random"] = "aligned"
+    grouping: Grouping = "aligned"
     """Which classes share a group. aligned: the group count nearest √V at which member t means the same
     attributes in every group (384 of 184,320). index: consecutive classes, floor(√V) groups unless
-    --num-groups is given (429; the paper's). random: dealt out at random. A head without groups uses it only
-    to report group accuracy."""
+    --num-groups is given (429; the paper's). frequency: classes with about as many training images. random:
+    dealt out at random. taxonomy: those of a super-class, as --taxonomy tells. auto: taxonomy if there is
+    one, aligned if there are --radices, else index. A head without groups uses it only to report group
+    accuracy."""
+    radices: str | None = None
+    """How your own classes are made of attributes, as in 19,21,28 (the syllables of Hangul in their order):
+    the options of each attribute, those that change slowest first. For --grouping aligned, and for a head
+    that is made of attributes, too."""
+    taxonomy: Path | None = None
+    """A table (.csv, .tsv, .jsonl) of your classes and their super-classes: reports how often the super-class
+    is right, and lets --grouping taxonomy keep them together."""
+    prior: Annotated[bool | None, tyro.conf.arg(constructor=bool)] = None  # type: ignore[assignment]
+    """Start the head's biases at the log frequencies of the classes in the training images; by default where
+    one class has more than twice the images of another."""
+
+    @property
+    def chosen_grouping(self) -> Grouping:
+        """`--grouping`, where auto is what the other flags say."""
+        if self.grouping != "auto":
+            return self.grouping
+        return "taxonomy" if self.taxonomy is not None else "index" if self.radices is None else "aligned"
+
+    @property
+    def given_radices(self) -> tuple[int, ...] | None:
+        """`--radices` as numbers.
+
+        Raises:
+            ValueError: if they are none, or not positive.
+        """
+        if self.radices is None:
+            return None
+        numbers = tuple(int(word) for word in self.radices.split(","))
+        if min(numbers) < 1:
+            raise ValueError("an attribute has at least one option")
+        return numbers
 
     def problems(self) -> list[str]:
         problems = super().problems()
-        if self.num_groups is not None and self.grouping == "aligned":
+        if self.num_groups is not None and self.chosen_grouping == "aligned":
             problems.append(
-                "--num-groups needs --grouping index or random: aligned chooses the number itself"
+                "--num-groups needs --grouping index, frequency, random or taxonomy: aligned chooses the "
+                "number itself"
             )
+        if self.grouping == "taxonomy" and self.taxonomy is None:
+            problems.append("--grouping taxonomy needs --taxonomy FILE")
+        if self.radices is not None:
+            try:
+                _ = self.given_radices
+            except ValueError:
+                given = shortened(self.radices)
+                problems.append(f"--radices {given}: expected numbers of options, as in 19,21,28")
+            takers = [name for name, head in HEADS.items() if head.takes("radices")]
+            if self.chosen_grouping != "aligned" and self.head not in takers:
+                problems.append(f"--radices is for --grouping aligned or --head {', '.join(takers)}")
         return problems
 
 
@@ -63,6 +110,12 @@ class _ImageFlags(Flags):
     half or more, and change brightness, contrast and saturation."""
     flip: Literal["none", "horizontal", "vertical", "both"] = "none"
     """Mirror every second training image, where that leaves its class the same."""
+    mixup: float = 0.0
+    """Lay training images over each other in pairs, with both classes as targets: α of the Beta distribution
+    of their shares, such as 0.2; 0 for none."""
+    cutmix: float = 0.0
+    """Cut a part of another training image into each, with both classes as targets: α of the Beta
+    distribution of their areas, such as 1; 0 for none. With --mixup, each batch takes one or the other."""
     cache: Path | None = None
     """Folder of your decoded pictures; $SQRTVOCAB_CACHE or ~/.cache/sqrtvocab by default."""
     cache_limit: float = 20.0
@@ -79,7 +132,7 @@ class _ImageFlags(Flags):
 
     def problems(self) -> list[str]:
         problems = super().problems() + at_least(self, 1, "images_per_class", "image_size")
-        problems += at_least(self, 0, "shuffle_labels")
+        problems += at_least(self, 0, "shuffle_labels", "mixup", "cutmix")
         problems += at_least(self, 0, "valid_fraction", "test_fraction", "cache_limit")
         if self.valid_fraction + self.test_fraction >= 1:
             problems.append("--valid-fraction and --test-fraction together must be less than 1")
@@ -101,7 +154,7 @@ class _ImageFlags(Flags):
         of_shapes = ("only", "rotation_cue", "images_per_class", "shuffle_labels")
         of_pictures = (
             "image_column", "label_column", "valid_fraction", "test_fraction", "skip_damaged", "cache",
-            "cache_limit",
+            "cache_limit", "radices", "taxonomy",
         )  # fmt: skip
         fields = {field.name: field.default for field in dataclasses.fields(self)}
         others, kind = (of_pictures, "your own pictures") if self.has_shapes else (of_shapes, "shapes")
@@ -182,7 +235,7 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _ImageFlags, _BackboneFl
     PROGRAM: ClassVar[str] = "train_classifier"
     MODULE: ClassVar[str] = "classifier.train"
     ADDED_LATER: ClassVar[dict[str, Any]] = {
-        "modulation": None, "rank": None, "chunk_size": None,
+        "modulation": None, "rank": None, "chunk_size": None, "radices": None, "taxonomy": None,
         **{
             field.name: field.default
             for field in (*dataclasses.fields(_ImageFlags), *dataclasses.fields(_BackboneFlags))
@@ -206,7 +259,7 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _ImageFlags, _BackboneFl
         else:
             images = self.data.resolve().name.removesuffix(self.data.suffix if self.data.is_file() else "")
         backbone = "" if self.backbone == "cnn" else f"-{self.backbone.replace(':', '-')}"
-        grouping = f"-{self.grouping}" if HEADS[self.head].has_groups else ""
+        grouping = f"-{self.chosen_grouping}" if HEADS[self.head].has_groups else ""
         return f"classifier-{images}{backbone}-{self.head}{grouping}"
 
 
@@ -244,4 +297,62 @@ class EvalConfig(Flags):
         problems += at_least(self, 1, "top_k", "batch_size")
         if self.image is not None and not self.image.is_file():
             problems.append(f"--image {self.image}: no such file")
+        return problems
+
+
+@dataclass(frozen=True)
+class PredictConfig(Flags):
+    """Name pictures of any size with a trained classifier: a line for each, on standard output."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder of train_classifier."""
+    pictures: tyro.conf.Positional[tuple[Path, ...]]
+    """Pictures, and folders of pictures at any depth."""
+    top_k: int = 5
+    """How many classes to name for each, with their probabilities."""
+    json: bool = False
+    """Write a JSON object in each line: file and classes, or file and error."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Weights that scored best in validation, or the newest."""
+    device: Device = "auto"
+    """auto takes cuda before mps before cpu."""
+    precision: Precision = "auto"
+    """Number format of the forward pass; auto chooses for the device."""
+    batch_size: int = 64
+    """Pictures at a time."""
+    workers: int = 1
+    """Processes that decode pictures ahead."""
+
+    def problems(self) -> list[str]:
+        problems = super().problems() + at_least(self, 0, "workers")
+        problems += at_least(self, 1, "top_k", "batch_size")
+        if not self.pictures:
+            problems.append("name a picture or a folder of pictures after RUN")
+        return problems
+
+
+@dataclass(frozen=True)
+class ExportConfig(Flags):
+    """Write a trained classifier into one file that needs nothing of this package: pictures of any size go
+    in, the most probable classes come out. Their names go into labels.json beside it."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder of train_classifier."""
+    out: Path | None = None
+    """The file; model.onnx or model.pt2 in the run folder by default."""
+    format: Literal["onnx", "torch"] = "onnx"
+    """onnx: for onnxruntime and others. torch: a program of torch.export."""
+    top_k: int = 5
+    """How many classes to name for each picture."""
+    images: int = 256
+    """Validation images on which the file must name the same classes as the model; 0 takes them all."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Weights that scored best in validation, or the newest."""
+    data: Path | None = None
+    """Where the training data are now, if they have moved."""
+
+    def problems(self) -> list[str]:
+        problems = super().problems() + at_least(self, 0, "images") + at_least(self, 1, "top_k")
+        if self.out is not None and self.out.is_dir():
+            problems.append(f"--out {self.out}: a folder; expected the name of a file")
         return problems

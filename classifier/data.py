@@ -136,12 +136,12 @@ def _loader(
         num_workers=workers,
         prefetch_factor=4 if workers else None,
         pin_memory=runtime.device.type == "cuda",
-        worker_init_fn=_leave_signals_to_the_trainer,
+        worker_init_fn=leave_signals_to_the_trainer,
         generator=torch.Generator(),  # or each loader would draw a number from the training's generator
     )
 
 
-def _leave_signals_to_the_trainer(worker: int) -> None:
+def leave_signals_to_the_trainer(worker: int) -> None:
     """Ctrl-C and a scheduler's SIGTERM reach all processes, but the trainer still needs images to finish its
     step. Workers end when the loader closes their queue or, by its watchdog, when the trainer is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,22 +12,17 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from classifier.backbones import make_encoder
-from classifier.cnn import IMAGE_SIZE
-from classifier.config import EvalConfig, TrainConfig
+from classifier.config import EvalConfig
 from classifier.data import image_batches, image_errors, in_batches, open_images, sample_of
 from classifier.images.decode import PictureError, decode
 from classifier.images.protocol import IntArray
-from classifier.images.shuffled import shape_names
-from classifier.model import Classifier, make_classifier, make_partition
+from classifier.model import Classifier
+from classifier.trained import Trained, open_trained
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Partition
-from sqrtvocab.atomic import read_json
 from sqrtvocab.errors import UserError
-from sqrtvocab.training import Runtime, load_checkpoint, open_runtime, write_json
+from sqrtvocab.training import Runtime, open_runtime, write_json
 from sqrtvocab.training.scores import Scores, ScoreSheet
-
-CLASSES = "classes.json"  # beside the weights: the names of the user's classes
 
 
 @dataclass(frozen=True)
@@ -103,36 +98,24 @@ def report(config: EvalConfig) -> None:
         UserError: for input that cannot be used.
         RunError: if a file of images turns out to be damaged, or a worker ends.
     """
-    trained = TrainConfig.of_run(config.run)
-    checkpoint = load_checkpoint(config.run, config.checkpoint)
-    if checkpoint is None:
-        raise UserError(f"{config.run}: no checkpoint `{config.checkpoint}`; the first evaluation writes it")
-    names = _class_names(checkpoint.folder)
-    shuffle = trained.shuffle_labels
-    space = trained.space() if names is None and shuffle is None else None
-    classes = shape_names(trained.space(), shuffle) if names is None else names
-    radices = None if space is None else space.radices
-    partition = make_partition(len(classes), trained.grouping, trained.num_groups, trained.seed, radices)
-    size = trained.image_size or IMAGE_SIZE
-    encoder = make_encoder(trained.backbone, size, 1 if trained.grey else 3)
-    model = make_classifier(trained.head, partition, encoder, radices, **trained.given_head_options())
-    checkpoint.load_weights(model)
-    with open_runtime(config.device, config.precision, trained.seed) as runtime:
+    trained = open_trained(config.run, config.checkpoint)
+    settings, model, partition, classes = trained.config, trained.model, trained.partition, trained.classes
+    with open_runtime(config.device, config.precision, settings.seed) as runtime:
         model.to(runtime.device)
         partition.to(runtime.device)
         if config.image is not None:
-            _name_picture(config.image, config.top_k, model, size, space, classes, trained.grey, runtime)
+            _name_picture(config.image, config.top_k, trained, runtime)
             return
-        skip_damaged = trained.skip_damaged or config.skip_damaged
-        moved = replace(trained, data=config.data or trained.data, skip_damaged=skip_damaged)
-        if moved.has_shapes != (names is None):
-            known = "shapes" if names is None else f"pictures of {len(classes):,} classes"
+        skip_damaged = settings.skip_damaged or config.skip_damaged
+        moved = replace(settings, data=config.data or settings.data, skip_damaged=skip_damaged)
+        if moved.has_shapes != (trained.own_classes is None):
+            known = "shapes" if trained.own_classes is None else f"pictures of {len(classes):,} classes"
             raise UserError(f"--data {moved.data}: its labels are not the model's, which knows {known}")
-        source = open_images(moved, runtime.say, names)
+        source = open_images(moved, runtime.say, trained.own_classes)
         images = source[config.split]
         if not len(images):
             raise UserError(f"--split {config.split}: {moved.data} has no images for it")
-        chosen = sample_of(images, config.images, trained.seed)
+        chosen = sample_of(images, config.images, settings.seed)
         batches = image_batches(images, in_batches(chosen, config.batch_size), config.workers, runtime)
         print(runtime.describe())
         for note in source.notes:
@@ -145,12 +128,14 @@ def report(config: EvalConfig) -> None:
     rows = {
         name.removeprefix("accuracy/").replace("_", " "): share for name, share in result.accuracies().items()
     }
+    if trained.taxonomy is not None:
+        rows["super-class"] = trained.taxonomy.right(result.target, result.predicted)
     document = {
         "run": str(config.run),
         "checkpoint": config.checkpoint,
-        "step": checkpoint.state["step"],
-        "head": trained.head,
-        "backbone": trained.backbone,
+        "step": trained.checkpoint.state["step"],
+        "head": settings.head,
+        "backbone": settings.backbone,
         "classes": len(classes),
         "split": config.split,
         "images": len(chosen),
@@ -158,7 +143,7 @@ def report(config: EvalConfig) -> None:
         "accuracy": rows,
     }
     print(
-        f"{trained.head} head, step {checkpoint.state['step']:,} ({config.checkpoint}), {len(chosen):,} "
+        f"{settings.head} head, step {document['step']:,} ({config.checkpoint}), {len(chosen):,} "
         f"{config.split} images of {len(classes):,} classes: loss {result.loss:.3f}\n"
     )
     print(f"{'':<20}{'accuracy':>9}{'ceiling' if ceiling else '':>9}{'chance':>9}")
@@ -167,6 +152,7 @@ def report(config: EvalConfig) -> None:
         top = f"{ceiling.overall:>9.1%}" if ceiling and name == "overall" else " " * 9
         chance = f"{chances[name]:>9.2%}" if name in chances else ""
         print(f"{name:<20}{share:>9.2%}{top}{chance}")
+    space = trained.space
     if space is not None and ceiling is not None:
         attributes = result.attributes(space)
         document["attributes"] = attributes
@@ -179,24 +165,10 @@ def report(config: EvalConfig) -> None:
     print(f"\nsaved as {path}")
 
 
-def _class_names(checkpoint: Path) -> list[str] | None:
-    """The classes that a checkpoint keeps, or None if they are those of shapes."""
-    path = checkpoint / CLASSES
-    return read_json(path) if path.exists() else None
-
-
-def _name_picture(
-    path: Path,
-    top_k: int,
-    model: Classifier,
-    size: int,
-    space: AttributeSpace | None,
-    classes: Sequence[str],
-    grey: bool,
-    runtime: Runtime,
-) -> None:
+def _name_picture(path: Path, top_k: int, trained: Trained, runtime: Runtime) -> None:
+    space, classes, model = trained.space, trained.classes, trained.model
     try:
-        pixels = decode(path.read_bytes(), size, 1 if grey else 3)  # [size, size, C]
+        pixels = decode(path.read_bytes(), trained.image_size, trained.channels)  # [size, size, C]
     except (OSError, PictureError) as error:
         raise UserError(f"--image {path}: not a readable picture ({error})") from error
     images = torch.from_numpy(pixels).permute(2, 0, 1)[None]  # [1, C, size, size]

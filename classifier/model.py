@@ -1,4 +1,4 @@
-"""A classifier: an encoder by name, groups of classes, and a head of any kind."""
+"""A classifier: an encoder and a head of any kind over its embeddings."""
 
 from __future__ import annotations
 
@@ -25,33 +25,12 @@ class Classifier(nn.Module):
         self.encoder = encoder
         self.head = head
 
-    def forward(self, images: Tensor, target: Tensor, reduction: str = "mean") -> HeadOutput:
-        """uint8 [N, C, height, width] and classes [N] -> the losses (see `sqrtvocab.HeadOutput`)."""
-        return self.head(self.encoder(images), target, reduction=reduction)
-
-
-def make_partition(
-    num_classes: int, grouping: str, num_groups: int | None, seed: int, radices: Sequence[int] | None = None
-) -> Partition:
-    """The groups that `--grouping` names; see `classifier.config.TrainConfig`.
-
-    Args:
-        radices: the options of each attribute, if the classes are made of attributes.
-
-    Raises:
-        UserError: if there are more groups than classes, or nothing to align them by.
-    """
-    if num_groups is not None and num_groups > num_classes:
-        raise UserError(f"--num-groups {num_groups}: there are only {num_classes} classes")
-    if grouping == "aligned":
-        if radices is None:
-            raise UserError(
-                "--grouping aligned: nothing tells how these classes are made; use index or random"
-            )
-        return Partition.aligned(radices)
-    if grouping == "random":
-        return Partition.random(num_classes, num_groups, seed=seed)
-    return Partition.identity(num_classes, num_groups)
+    def forward(
+        self, images: Tensor, target: Tensor, shares: Tensor | None = None, reduction: str = "mean"
+    ) -> HeadOutput:
+        """uint8 [N, C, height, width] and classes [N], or several for each image [N, K] with their shares
+        [N, K] -> the losses (see `sqrtvocab.HeadOutput`)."""
+        return self.head(self.encoder(images), target, reduction=reduction, target_weight=shares)
 
 
 def make_classifier(
@@ -59,6 +38,7 @@ def make_classifier(
     partition: Partition,
     encoder: Encoder | Backbone | None = None,
     radices: Sequence[int] | None = None,
+    order: Tensor | None = None,
     **options: Any,
 ) -> Classifier:
     """A new classifier over the classes of `partition`, which a head with groups takes as its own.
@@ -66,16 +46,22 @@ def make_classifier(
     Args:
         encoder: the paper's CNN if None. Made before the head: with one seed it must begin alike whatever the
             head draws.
-        radices: see `make_partition`.
+        radices: the options of each attribute, if the classes are made of attributes.
+        order: [V] the classes from the most frequent to the rarest, for a head that begins with those; None
+            leaves them as they are.
         options: further options of the head's class.
 
     Raises:
         UserError: for options that do not fit the embedding or the classes.
     """
     encoder = Encoder() if encoder is None else encoder
-    offered = {"partition": partition, "radices": radices}
+    offered: dict[str, Any] = {"partition": partition, "radices": radices}
+    if HEADS[head].frequent_first:
+        offered["order"] = order
     if radices is None and "radices" in HEADS[head].needs:
-        raise UserError(f"--head {head}: it needs classes that are made of attributes, and these are not")
+        raise UserError(
+            f"--head {head}: it needs classes that are made of attributes; --radices tells how yours are"
+        )
     try:
         built = make_head(head, encoder.width, partition.num_classes, offered, **options)
     except ValueError as error:

@@ -34,7 +34,7 @@ PRESETS: dict[str, TrainConfig] = {
     "pictures": TrainConfig(
         preset="pictures",
         head="grouped-linear",
-        grouping="index",
+        grouping="auto",
         prior=True,
         augment="shift",
         accumulate=1,

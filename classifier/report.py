@@ -9,6 +9,7 @@ from classifier.data import image_batches, in_batches, sample_of
 from classifier.evaluate import Evaluation, evaluate
 from classifier.figures import confusion_figures, example_grid
 from classifier.images.protocol import ImageSet, ImageSource
+from classifier.labels import Labels
 from classifier.model import Classifier, parameter_table
 from sqrtvocab import Partition
 from sqrtvocab.training import BatchPlan, Runtime
@@ -23,13 +24,21 @@ class Validation:
 
     Args:
         images: all that there are; `--eval-images` of them are used, shared among the ranks.
+        labels: what is known of the classes.
         partition: what "group" means for a head that has no groups.
         workers: processes that draw or read them ahead.
     """
 
     def __init__(
-        self, images: ImageSet, config: TrainConfig, partition: Partition, workers: int, runtime: Runtime
+        self,
+        images: ImageSet,
+        config: TrainConfig,
+        labels: Labels,
+        partition: Partition,
+        workers: int,
+        runtime: Runtime,
     ) -> None:
+        self._taxonomy = labels.taxonomy
         self._images, self._partition, self._runtime = images, partition, runtime
         self._batch_size, self._workers = config.batch_size, workers
         self._mine = sample_of(images, config.eval_images, config.seed)[runtime.rank :: runtime.world_size]
@@ -51,10 +60,13 @@ class Validation:
 
     def metrics(self, result: Evaluation) -> dict[str, float]:
         """For TensorBoard."""
-        attributes = result.attributes(self._images.space)
+        attributes, super_class = result.attributes(self._images.space), {}
+        if self._taxonomy is not None:
+            super_class["accuracy/super_class"] = self._taxonomy.right(result.target, result.predicted)
         return {
             "loss/validation": result.loss,
             **result.accuracies(),
+            **super_class,
             **({"accuracy/ceiling": self.ceiling.overall} if self.ceiling else {}),
             **{f"attribute/{name}": share for name, share in attributes.items()},
         }
@@ -83,6 +95,7 @@ class Validation:
 def opening_facts(
     config: TrainConfig,
     source: ImageSource,
+    labels: Labels,
     model: Classifier,
     partition: Partition,
     plan: BatchPlan,
@@ -100,6 +113,10 @@ def opening_facts(
     facts["groups"] = f"{partition.num_groups} of at most {partition.group_size} classes ({config.grouping})"
     if not model.head.has_groups:
         facts["groups"] += "; used only to report accuracy/group"
+    if labels.taxonomy is not None:
+        facts["taxonomy"] = labels.taxonomy.describe(partition)
+    if config.prior or labels.are_uneven:
+        facts["prior"] = labels.describe_prior(bool(config.prior))
     facts["parameters"] = "; ".join(f"{part} {count:,}" for part, count in parameter_table(model).items())
     total_steps = config.total_steps(plan.steps_per_epoch)
     facts["steps"] = f"{total_steps:,} of {plan.effective_batch:,} images; {plan.steps_per_epoch:,} an epoch"

@@ -26,10 +26,12 @@ import torch
 from classifier.augment import Augmentation
 from classifier.backbones import make_encoder
 from classifier.config import TrainConfig
-from classifier.data import class_counts, image_errors, open_images, training_batches
-from classifier.evaluate import CLASSES
-from classifier.model import make_classifier, make_partition, require_room
+from classifier.data import image_errors, open_images, training_batches
+from classifier.labels import read_labels
+from classifier.mixing import Mixing
+from classifier.model import make_classifier, require_room
 from classifier.report import Validation, opening_facts
+from classifier.trained import documents_beside_weights
 from sqrtvocab.errors import UserError
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
 from sqrtvocab.training.batch_plan import BatchPlan
@@ -44,9 +46,9 @@ from sqrtvocab.training.window import Window
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
 SAME_RUN = (
-    "head", "modulation", "rank", "num_classes", "grouping", "groups", "prior", "backbone",
-    "drawn_on_the_fly", "image_size", "grey", "augment", "flip", "training_images", "images_per_step",
-    "eval_images", "seed", "shuffle_labels",
+    "head", "modulation", "rank", "num_classes", "grouping", "groups", "radices", "super_classes",
+    "prior", "backbone", "drawn_on_the_fly", "image_size", "grey", "augment", "flip", "mixup", "cutmix",
+    "training_images", "images_per_step", "eval_images", "seed", "shuffle_labels",
 )  # fmt: skip
 HPARAMS = ("head", "grouping", "groups", "num_classes", "prior", "backbone", "images_per_step", "lr", "seed")
 
@@ -75,8 +77,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
 
     source = open_images(config, runtime.say)
     train_images, validation_images = source["train"], source["validation"]
-    num_classes, space = len(train_images.classes), train_images.space
-    radices = None if space is None else space.radices
+    labels = read_labels(config, train_images)
+    config = labels.settle(config)
     if len(train_images) < runtime.world_size or not len(validation_images):
         raise UserError(
             f"{len(train_images)} training and {len(validation_images)} validation images are too few "
@@ -91,17 +93,18 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     # --------------------------------------------------------------------------------------------------------
     # Model and optimiser
 
-    partition = make_partition(num_classes, config.grouping, config.num_groups, config.seed, radices)
+    partition = labels.partition(config)
     size, _, channels = train_images.shape
     weights = config.weights if folder.checkpoint is None else "none"  # else they are in the checkpoint
     encoder = make_encoder(config.backbone, size, channels, weights)
-    model = make_classifier(config.head, partition, encoder, radices, **config.given_head_options())
+    frequent_first, options = labels.frequent_first(), config.given_head_options()
+    model = make_classifier(config.head, partition, encoder, labels.radices, frequent_first, **options)
     if config.prior:
-        model.head.init_prior(class_counts(train_images))
+        model.head.init_prior(labels.counts)
     model.to(runtime.device)
     partition.to(runtime.device)
     require_room(model, train_images.shape, config.batch_size, plan, runtime)
-    validation = Validation(validation_images, config, partition, workers, runtime)
+    validation = Validation(validation_images, config, labels, partition, workers, runtime)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
     scaler = runtime.scaler()
 
@@ -110,7 +113,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
 
     images_settings = {f"data_{name}": value for name, value in train_images.identity().items()}
     resolved: dict[str, Any] = {
-        "num_classes": num_classes,
+        "num_classes": len(train_images.classes),
+        "super_classes": None if labels.taxonomy is None else labels.taxonomy.digest,
         "groups": partition.num_groups,
         "drawn_on_the_fly": config.data is None,
         "image_size": size,
@@ -122,11 +126,11 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         "head_parameters": sum(parameter.numel() for parameter in model.head.parameters()),
     }
     same = (*SAME_RUN, *images_settings)
-    documents = {CLASSES: list(train_images.classes)} if not config.has_shapes else {}
+    documents = documents_beside_weights(config, train_images, labels, partition)
     run = open_run(folder, config, resolved, same, model, optimizer, scaler, runtime, documents)
     book = Logbook(run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main)
     book.text("config", markdown_table(run.settings))
-    run.introduce(book, opening_facts(config, source, model, partition, plan, validation))
+    run.introduce(book, opening_facts(config, source, labels, model, partition, plan, validation))
     if run.has_nothing_to_do(book):
         return
 
@@ -139,6 +143,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         model.compile()
     learner = runtime.replicate(model)
     augmentation = Augmentation(config.augment, config.flip, size, config.seed)
+    mixing = Mixing(config.mixup, config.cutmix)
     steps = range(run.step, total_steps)
     batches = iter(training_batches(train_images, plan, steps, workers, runtime, augmentation))
     tally = Tally(("loss", "group_loss", "member_loss"), runtime)
@@ -154,9 +159,10 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
             images, target = window.next(batches)
             images = images.to(runtime.device, non_blocking=True)
             target = target.to(runtime.device, non_blocking=True)
+            images, target, shares = mixing(images, target)
             with exchange_gradients(learner, now=micro_batch == micro_batches):
                 with runtime.autocast():
-                    out = learner(images, target, reduction="sum")
+                    out = learner(images, target, shares, reduction="sum")
                 scaler.scale(share_of_mean(out.loss, step_images, runtime)).backward()
             tally.add(run.step, out.loss, out.group_loss, out.member_loss)
         scaler.step(optimizer)

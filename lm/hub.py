@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, processors
 
 from lm.presets import PRESETS
 from lm.text.tokenizer import TextTokenizer
-from sqrtvocab.flags import flag
+from sqrtvocab.settings import command_line, public
 
 # In a process that has not imported `lm.model`, `from_pretrained(folder, trust_remote_code=True)` runs this
 # file. It names one package, the one to install: transformers looks for the imports of such a file first, and
@@ -91,7 +89,7 @@ def model_card(settings: Mapping[str, Any], state: Mapping[str, Any]) -> str:
         "",
         "## Training",
         "",
-        f"- data: {_public(settings['data_used'])}, {settings['training_tokens']:,} tokens"
+        f"- data: {public(settings['data_used'])}, {settings['training_tokens']:,} tokens"
         + (f" ({settings['data_note']})" if settings.get("data_note") else ""),
         f"- steps: {state['step']:,} of {settings['total_steps']:,}, "
         f"{settings['sequences_per_step']} sequences of {settings['seq_len']} tokens each, "
@@ -113,18 +111,5 @@ def model_card(settings: Mapping[str, Any], state: Mapping[str, Any]) -> str:
 def command(settings: Mapping[str, Any]) -> str:
     """The call of `train_lm` that these settings came from, less what says where to compute and to save."""
     preset = settings["preset"]
-    parts = ["train_lm", *(["--preset", preset] if preset != "default" else [])]
-    for name, usual in PRESETS[preset].to_json().items():
-        value = settings[name]
-        if name in _NOT_FOR_OTHERS or value == usual:
-            continue
-        if isinstance(value, bool):
-            parts.append(flag(name) if value else flag(f"no_{name}"))
-        else:
-            parts += [flag(name), _public(value)]
-    return shlex.join(parts)
-
-
-def _public(value: object) -> str:
-    """A value for the eyes of others: of a path on this machine its name."""
-    return Path(str(value)).name if Path(str(value)).is_absolute() else str(value)
+    first = ["train_lm", *(["--preset", preset] if preset != "default" else [])]
+    return command_line(first, settings, PRESETS[preset], _NOT_FOR_OTHERS)

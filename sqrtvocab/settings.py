@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_type_hints
@@ -246,6 +247,32 @@ def parse_run_flags(
         empty: dict[str, Any] = {name: () for name in lists if given[flag(name)]}
         default = dataclasses.replace(default, **empty)
         return tyro.cli(kind, prog=kind.PROGRAM, default=default)
+
+
+def command_line(
+    first: Sequence[str], settings: Mapping[str, Any], usual: RunFlags, left_out: Collection[str]
+) -> str:
+    """The call that settings came from: `first`, and a flag for each that is not as in `usual`.
+
+    Args:
+        left_out: what says where to compute and to save, which others need not know.
+    """
+    parts = list(first)
+    for name, value in usual.to_json().items():
+        wanted = settings[name]
+        if name in left_out or wanted is None or wanted == value:
+            continue
+        if isinstance(wanted, bool):
+            parts.append(flag(name) if wanted else flag(f"no_{name}"))
+        else:
+            items = wanted if isinstance(wanted, list) else [wanted]
+            parts += [word for item in items for word in (flag(name), public(item))]
+    return shlex.join(parts)
+
+
+def public(value: object) -> str:
+    """A value for the eyes of others: of a path on this machine its name."""
+    return Path(str(value)).name if Path(str(value)).is_absolute() else str(value)
 
 
 def read_config(run: Path) -> dict[str, Any]:

@@ -40,7 +40,9 @@ class UnevenPartition(Partition):
         sizes = group.bincount()
         super().__init__(len(group), len(sizes), _order(group))
         by_size = sizes.argsort(stable=True)
-        self.group_sizes: tuple[int, ...] = tuple(sizes.tolist())
+        # For the host, which must not wait for a device to know them.
+        self.group_sizes: list[int] = sizes.tolist()
+        self.ranked: list[int] = by_size.tolist()
         self.group_size = max(self.group_sizes)
         self.buckets = _buckets(sizes[by_size].tolist())
         # Persistent for the same reason as the order, and so that other groups are noticed when loaded.
@@ -58,6 +60,11 @@ class UnevenPartition(Partition):
 
     def sizes(self, device: torch.device | None = None) -> Tensor:
         return self.edges.diff().to(device)
+
+    def span(self, rank: int) -> slice:
+        """The positions of the group that has this rank."""
+        group = self.ranked[rank]
+        return slice(int(self.edges[group]), int(self.edges[group + 1]))
 
     def columns(self, width: int, device: torch.device | None = None) -> Tensor:
         group, member = self.split(torch.arange(self.num_classes, device=self.edges.device))
@@ -79,7 +86,8 @@ class UnevenPartition(Partition):
         return grown.to(self.edges.device)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        check_same_groups(self, state_dict, prefix)
+        if (saved := state_dict.get(f"{prefix}edges")) is not None:
+            check_same_groups(self, saved)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
@@ -105,16 +113,15 @@ def _order(group: Tensor) -> Tensor | None:
     return None if bool((group.diff() >= 0).all()) else group.argsort(stable=True)
 
 
-def check_same_groups(partition: UnevenPartition, state_dict: dict[str, Any], prefix: str) -> None:
-    """The groups of a state dict, if it says any, must be those of the partition.
+def check_same_groups(partition: UnevenPartition, edges: Tensor) -> None:
+    """The groups of a state dict must be those of the partition.
 
     Raises:
         ValueError: they are not.
     """
-    saved = state_dict.get(f"{prefix}edges")
-    if saved is None or saved.is_meta:
+    if edges.is_meta:
         return
-    sizes = tuple(saved.diff().tolist())
+    sizes = edges.diff().tolist()
     if sizes != partition.group_sizes:
         raise ValueError(
             f"the state dict is of {len(sizes):,} groups of {_few(sizes)} classes, this partition has "
@@ -122,7 +129,7 @@ def check_same_groups(partition: UnevenPartition, state_dict: dict[str, Any], pr
         )
 
 
-def _few(sizes: tuple[int, ...]) -> str:
+def _few(sizes: list[int]) -> str:
     return ", ".join(f"{size:,}" for size in sizes[:4]) + (" …" if len(sizes) > 4 else "")
 
 

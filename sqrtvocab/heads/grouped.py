@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import in_blocks, reset_linear
+from sqrtvocab.heads import buckets
+from sqrtvocab.heads.base import autocast_dtype, in_blocks, reset_linear
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.partition import Partition
 
@@ -51,7 +52,7 @@ class GroupedHead(TwoLevelHead):
         self.shared = nn.Parameter(torch.empty(size, in_features, **like))  # W_s, [S, d]
         self.scale = self.film_scale = self.film_shift = None
         if modulation != "film":
-            self.scale = nn.Parameter(torch.empty(groups, size, **like))  # P_g, [G, S]
+            self.scale = nn.Parameter(self._new_table(**like))  # P_g, [G, S]
         if modulation != "scale-shift":
             self.film_scale = nn.Parameter(torch.empty(groups, in_features, **like))  # A_g, [G, d]
             self.film_shift = nn.Parameter(torch.empty(groups, in_features, **like))  # B_g, [G, d]
@@ -80,6 +81,44 @@ class GroupedHead(TwoLevelHead):
             hidden = hidden * of_groups(self.film_scale) + of_groups(self.film_shift)  # [N, K, d]
         scores = F.linear(hidden, self.shared)  # [N, 1 or K, S]
         return scores if self.scale is None else scores * of_groups(self.scale)  # [N, K, S]
+
+    def _pair_scores(self, hidden: Tensor, pairs: list[buckets.Pairs]) -> list[Tensor]:
+        rows = hidden.index_select(0, torch.cat([part.row for part in pairs]))  # [n, d]
+        if self.film_scale is not None and self.film_shift is not None:
+            group = self.uneven.by_size[torch.cat([part.rank for part in pairs])]  # [n]
+            rows = rows * F.embedding(group, self.film_scale) + F.embedding(group, self.film_shift)
+        shared: Tensor = self.shared
+        if (dtype := autocast_dtype(hidden)) is not None:
+            rows, shared = rows.to(dtype), shared.to(dtype)
+        # A group's members are the first places of the shared layer.
+        counts, widths = [[len(part.row)] for part in pairs], [part.bucket.width for part in pairs]
+        factors = buckets.Factors(counts, widths, [0] * len(pairs), [len(shared)])
+        scores = buckets.products(rows, shared, pairs, factors)
+        return self._scaled(scores, pairs)
+
+    def _opened_scores(self, hidden: Tensor, pairs: buckets.Pairs) -> Tensor:
+        if self.film_scale is not None or len(pairs.row) <= len(hidden):
+            return self._pair_scores(hidden, [pairs])[0]
+        scores = F.linear(hidden, self.shared[: pairs.bucket.width])  # [N, width] for all groups of a row
+        return self._scaled([scores.index_select(0, pairs.row)], [pairs])[0]
+
+    def _scaled(self, scores: list[Tensor], pairs: list[buckets.Pairs]) -> list[Tensor]:
+        if self.scale is None:
+            return scores
+        scales = buckets.pair_tables(self.uneven, self.scale, pairs)
+        return [score * scale for score, scale in zip(scores, scales, strict=True)]
+
+    def _bucket_scores(self, hidden: Tensor) -> list[Tensor]:
+        scales = None if self.scale is None else buckets.bucket_tables(self.uneven, self.scale)
+        found = []
+        for i, (first, stop, width) in enumerate(self.uneven.buckets):
+            rows = hidden.unsqueeze(1)  # [N, 1, d]
+            if self.film_scale is not None and self.film_shift is not None:
+                groups = self.uneven.by_size[first:stop]
+                rows = rows * self.film_scale[groups] + self.film_shift[groups]  # [N, groups, d]
+            scores = F.linear(rows, self.shared[:width])  # [N, 1 or groups, width]
+            found.append(scores if scales is None else scores * scales[i])
+        return found
 
     def describe(self) -> str:
         return f"{super().describe()}, {self.modulation}"

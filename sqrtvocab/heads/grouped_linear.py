@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sqrtvocab.heads import buckets
 from sqrtvocab.heads.base import block_rows, check_growth, check_tied, in_blocks, reset_linear
 from sqrtvocab.heads.per_group import PerGroupHead
 from sqrtvocab.partition import Partition, host_sees
@@ -52,20 +53,43 @@ class GroupedLinearHead(PerGroupHead):
         super().__init__(in_features, num_classes, num_groups, partition, kernel, validate, device, dtype)
         self.tied = weight is not None
         if weight is None:
-            shape = (self.partition.num_groups, self.width, in_features)
-            weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.weight = weight  # [G, width, d], or tied [V, d]
+            rows = (num_classes,) if self.is_uneven else (self.partition.num_groups, self.width)
+            weight = nn.Parameter(torch.empty(*rows, in_features, device=device, dtype=dtype))
+        self.weight = weight  # [G, width, d], or tied [V, d]; uneven [V, d] in the order of the groups
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
         if not self.tied:
             reset_linear(self.weight, self.in_features)
+            if self.is_uneven:  # no padding
+                return
             with torch.no_grad():  # padding slots never receive a gradient; zero keeps them out of norms
                 self.weight[self.partition.padding(self.width, self.weight.device)] = 0.0
 
     def member_weight(self) -> Tensor:
         return F.embedding(self._slots(), self.weight) if self.tied else self.weight
+
+    def _class_vectors(self) -> tuple[Tensor, list[int]]:
+        order = self.partition.order if self.tied else None
+        weight = self.weight if order is None else self.weight.index_select(0, order)  # [V, d]
+        return weight, self.uneven.group_sizes
+
+    def _opened_scores(self, hidden: Tensor, pairs: buckets.Pairs) -> Tensor:
+        if not self.tied or self.partition.order is None:
+            return super()._opened_scores(hidden, pairs)
+        scores = hidden.new_zeros(len(pairs.row), pairs.bucket.width)  # copies no more rows than it opens
+        for rank, place in pairs.segments:
+            weight = self.weight[self.partition.order[self.uneven.span(rank)]]
+            scores[place, : len(weight)] = F.linear(hidden[pairs.row[place]], weight)
+        return scores
+
+    def _bucket_scores(self, hidden: Tensor) -> list[Tensor]:
+        scores = F.linear(hidden, self.weight)  # [N, V]
+        if self.tied and self.partition.order is not None:
+            scores = scores.index_select(1, self.partition.order)
+        tables = buckets.bucket_tables(self.uneven, scores.T)  # [groups, width, N]
+        return [table.movedim(-1, 0) for table in tables]
 
     def _slots(self) -> Tensor:
         groups = torch.arange(self.partition.num_groups, device=self.weight.device)
@@ -111,6 +135,8 @@ class GroupedLinearHead(PerGroupHead):
         """The members of a group take the rows of the old layer, so P(member | group) is exact. The group's
         score, which should be the log of the sum of its members' exponentials, becomes a linear layer: fitted
         to ``hidden``, or without it expanded to first order around a zero hidden state."""
+        if self.is_uneven:
+            return self._init_uneven(weight, bias, hidden)
         slots = self._slots()  # [G, width]
         padding = self.partition.padding(self.width, slots.device)  # [G, width]
         if self.tied:
@@ -119,6 +145,15 @@ class GroupedLinearHead(PerGroupHead):
             self.weight.copy_(weight[slots].masked_fill(padding.unsqueeze(-1), 0.0))
         bias = weight.new_zeros(len(weight)) if bias is None else bias  # [V]
         self.shift.copy_(bias[slots].masked_fill(padding, 0.0)[:, : self.partition.group_size])
+        group_weight, group_bias = self._group_layer(hidden)
+        self.group.weight.copy_(group_weight)
+        self.group.bias.copy_(group_bias)
+        return True
+
+    def _init_uneven(self, weight: Tensor, bias: Tensor | None, hidden: Tensor | None) -> bool:
+        order = slice(None) if self.partition.order is None else self.partition.order
+        self.weight.copy_(weight if self.tied else weight[order])
+        self.shift.copy_(weight.new_zeros(len(weight)) if bias is None else bias[order])
         group_weight, group_bias = self._group_layer(hidden)
         self.group.weight.copy_(group_weight)
         self.group.bias.copy_(group_bias)
@@ -133,14 +168,29 @@ class GroupedLinearHead(PerGroupHead):
         centre = self.shift.new_zeros(1, self.in_features) if hidden is None else hidden.mean(0, keepdim=True)
         # First order around the centre: the gradient of a log-sum-exp is the mean of the rows under its
         # softmax.
-        logits = self.member_logits(centre, None)[0].float()  # [G, width]
-        weight = torch.einsum("gs,gsd->gd", logits.softmax(-1), self.member_weight().float())  # [G, d]
-        bias = logits.logsumexp(-1) - weight @ centre[0].float()  # [G]
+        scores = self._group_scores(centre)[0]  # [G]
+        if self.is_uneven:
+            positions = torch.arange(self.num_classes, device=centre.device)
+            group = self.partition.split(self.partition.classes_at(positions))[0]  # [V]
+            rows = self._class_vectors()[0].float()  # [V, d]
+            share = (rows @ centre[0].float() + self.shift.float() - scores[group]).exp()  # [V]
+            weight = rows.new_zeros(len(scores), self.in_features).index_add(0, group, share[:, None] * rows)
+        else:
+            share = self.member_logits(centre, None)[0].float().softmax(-1)  # [G, width]
+            weight = torch.einsum("gs,gsd->gd", share, self.member_weight().float())  # [G, d]
+        bias = scores - weight @ centre[0].float()  # [G]
         if hidden is None:
             return weight, bias
         blocks = hidden.split(block_rows(self.num_classes))  # their logits are V wide
-        scores = torch.cat([self.member_logits(rows, None).float().logsumexp(-1) for rows in blocks])
+        scores = torch.cat([self._group_scores(rows) for rows in blocks])
         return _fit(hidden.float(), scores.softmax(-1), weight, bias)
+
+    def _group_scores(self, hidden: Tensor) -> Tensor:
+        """[N, d] -> [N, G] log Σ exp(member scores) of each group."""
+        if not self.is_uneven:
+            return self.member_logits(hidden, None).float().logsumexp(-1)
+        scores = [logits.float().logsumexp(-1) for logits in buckets.all_logits(self, hidden)]
+        return torch.cat(scores, 1).index_select(1, self.uneven.rank)
 
     @torch.no_grad()
     def grow(self, num_classes: int, weight: nn.Parameter | None = None) -> GroupedLinearHead:
@@ -160,25 +210,31 @@ class GroupedLinearHead(PerGroupHead):
         )
         old = torch.arange(self.num_classes, device=self.shift.device)
         new = torch.arange(self.num_classes, num_classes, device=self.shift.device)
-        (group, member), (to_group, to_member) = self.partition.split(old), partition.split(old)
-        joined, place = partition.split(new)
+        group, to_group, joined = (
+            p.split(c)[0] for p, c in ((self.partition, old), (partition, old), (partition, new))
+        )
+        before, after, place = self._places(old), grown._places(old), grown._places(new)
         grown.group.weight[to_group] = self.group.weight[group]
         grown.group.bias[to_group] = self.group.bias[group]
-        rows = self.weight[group, member] if weight is None else weight[: self.num_classes]  # [V, d]
-        shift = self.shift[group, member]  # [V]
+        rows = self.weight[before] if weight is None else weight[: self.num_classes]  # [V, d]
+        shift = self.shift[before]  # [V]
         # The score of a mean row is the mean of the scores, whose exponential is at most the mean of the
         # exponentials: that bounds the new class's share for every hidden state.
         sizes = torch.bincount(to_group, minlength=partition.num_groups).to(rows)  # [G]
         mean_rows = rows.new_zeros(len(sizes), self.in_features).index_add(0, to_group, rows) / sizes[:, None]
         mean_shift = shift.new_zeros(len(sizes)).index_add(0, to_group, shift) / sizes
-        grown.shift[to_group, to_member] = shift
-        grown.shift[joined, place] = mean_shift[joined] + math.log(NEWCOMER)
+        grown.shift[after] = shift
+        grown.shift[place] = mean_shift[joined] + math.log(NEWCOMER)
         if weight is not None:
             weight[new] = mean_rows[joined]
         else:
-            grown.weight[to_group, to_member] = rows
-            grown.weight[joined, place] = mean_rows[joined]
+            grown.weight[after] = rows
+            grown.weight[place] = mean_rows[joined]
         return grown
+
+    def _places(self, classes: Tensor) -> tuple[Tensor, ...]:
+        """Where classes [n] stand in the tables of members."""
+        return (self.partition.positions_of(classes),) if self.is_uneven else self.partition.split(classes)
 
     def describe(self) -> str:
         return f"{super().describe()}{', tied' if self.tied else ''}"

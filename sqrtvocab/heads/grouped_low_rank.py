@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sqrtvocab.heads import buckets
 from sqrtvocab.heads.base import HeadCost, in_blocks, reset_linear
 from sqrtvocab.heads.per_group import PerGroupHead
 from sqrtvocab.partition import Partition, positive
+from sqrtvocab.uneven import Bucket
 
 
 class GroupedLowRankHead(PerGroupHead):
@@ -26,6 +28,9 @@ class GroupedLowRankHead(PerGroupHead):
     In training the V·d class vectors are computed from these at each step, V·d·R multiply-adds, which is less
     than the product with the tokens if there are more than R·G of them, and they are never stored. Decoding
     works in the R-dimensional spaces, with R multiply-adds a class instead of d.
+
+    The layers have a place for each member of a group; of groups of uneven sizes as many as V/G, and member t
+    of a larger group is at place t mod S.
 
     Args:
         in_features, num_classes, num_groups, partition, kernel, validate, device, dtype: see
@@ -53,10 +58,11 @@ class GroupedLowRankHead(PerGroupHead):
                 "grouped-linear has them all"
             )
         self.rank = rank
-        groups, size = self.partition.num_groups, self.partition.group_size
+        # The average of uneven sizes: this many places serve all groups, the large ones repeatedly.
+        size = -(-num_classes // self.partition.num_groups)  # S
         like: dict[str, Any] = {"device": device, "dtype": dtype}
         self.shared = nn.Parameter(torch.empty(size, rank, in_features, **like))  # W_r, [S, R, d]
-        self.scale = nn.Parameter(torch.empty(groups, size, rank, **like))  # P_gr, [G, S, R]
+        self.scale = nn.Parameter(self._new_table(rank, **like))  # P_gr, [G, S, R]
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -70,6 +76,39 @@ class GroupedLowRankHead(PerGroupHead):
         scale = F.pad(self.scale, (0, 0, 0, spare)).transpose(0, 1)  # [width, G, R]
         shared = F.pad(self.shared, (0, 0, 0, 0, 0, spare))  # [width, R, d]
         return torch.bmm(scale, shared).transpose(0, 1).contiguous()  # [G, width, d]
+
+    def _class_vectors(self) -> tuple[Tensor, list[int]]:
+        # A group larger than the shared layers goes through them again, so it is cut into runs of S places.
+        size, partition = len(self.shared), self.uneven
+        runs = [-(-members // size) for members in partition.group_sizes]
+        of_group = torch.tensor(runs, device=self.scale.device)  # [G]
+        first = (partition.edges[:-1] - size * (of_group.cumsum(0) - of_group)).repeat_interleave(
+            of_group, output_size=sum(runs)
+        )  # [runs] of all groups; less the places of the runs before
+        slots = (first.unsqueeze(1) + torch.arange(sum(runs) * size, device=first.device).view(-1, size)).T
+        scale = self.scale.index_select(0, slots.clamp(max=self.num_classes - 1).flatten())
+        vectors = torch.bmm(scale.unflatten(0, slots.shape), self.shared)  # [S, runs, d]
+        return vectors.transpose(0, 1).flatten(0, 1), [size * count for count in runs]
+
+    def _directions(self, hidden: Tensor, width: int) -> Tensor:
+        """[N, d] -> [N, width, R] the hidden state in the space of each place."""
+        directions = F.linear(hidden, self.shared.flatten(0, 1)).unflatten(-1, self.shared.shape[:2])
+        return directions.index_select(1, torch.arange(width, device=hidden.device) % len(self.shared))
+
+    def _opened_scores(self, hidden: Tensor, pairs: buckets.Pairs) -> Tensor:
+        scale = buckets.pair_tables(self.uneven, self.scale, [pairs])[0]  # [n, width, R]
+        directions = self._directions(hidden[pairs.row], pairs.bucket.width)
+        return torch.einsum("nsr,nsr->ns", scale, directions.to(scale.dtype))
+
+    def _bucket_scores(self, hidden: Tensor) -> list[Tensor]:
+        found = []
+        for scale in buckets.bucket_tables(self.uneven, self.scale):  # [groups, width, R]
+            directions = self._directions(hidden, scale.shape[1]).transpose(0, 1)  # [width, N, R]
+            found.append(torch.bmm(directions, scale.permute(1, 2, 0)).permute(1, 2, 0))  # [N, groups, width]
+        return found
+
+    def _pair_width(self, bucket: Bucket) -> int:
+        return bucket.width * self.rank
 
     def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
         return in_blocks(rows, max(self.num_classes, self.shared.shape[0] * self.rank))

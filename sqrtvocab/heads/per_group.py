@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sqrtvocab.heads import buckets
 from sqrtvocab.heads.base import autocast_dtype, token_nll
 from sqrtvocab.heads.segments import refuse_forward_mode, segment_ends, segment_mm
 from sqrtvocab.heads.tiles import cut_into_tiles, tile_size
@@ -36,7 +37,8 @@ class PerGroupHead(TwoLevelHead):
             rows in tiles, in which nothing waits for the device. "auto" chooses when the head is made, moved
             or loaded: on a CPU grouped_mm, and the loop in float64; on a GPU grouped_mm where torch has one
             kernel for it, which is bfloat16 on compute capability 9 and 10 with up to 1,023 groups (elsewhere
-            torch itself loops, with a copy to the host), else tiles; on other devices tiles.
+            torch itself loops, with a copy to the host), else tiles; on other devices tiles. Groups of uneven
+            sizes are always looped over.
     """
 
     kernels: Mapping[torch.dtype, str]
@@ -57,6 +59,8 @@ class PerGroupHead(TwoLevelHead):
         super().__init__(in_features, num_classes, num_groups, partition, validate, device, dtype)
         if kernel not in KERNELS:
             raise ValueError(f"kernel must be one of {', '.join(KERNELS)}; got {kernel!r}")
+        if self.is_uneven and kernel not in ("auto", "loop"):
+            raise ValueError(f'kernel must be "auto" or "loop" for groups of uneven sizes; got {kernel!r}')
         self.width = -(-self.partition.group_size // ALIGNMENT) * ALIGNMENT  # S padded
         self.kernel = kernel
         _choose_kernel(self)
@@ -66,12 +70,18 @@ class PerGroupHead(TwoLevelHead):
     def member_weight(self) -> Tensor:
         """[G, width, d]: the weight row of every (group, member); padding slots hold any row."""
 
+    @abstractmethod
+    def _class_vectors(self) -> tuple[Tensor, list[int]]:
+        """Groups of uneven sizes: weight rows [·, d], and how many of them each group has, with padding."""
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         module = super()._apply(fn, recurse)  # what .to(), .cuda(), .half() … call
         _choose_kernel(self)
         return module
 
     def _member_nll(self, hidden: Tensor, group: Tensor, member: Tensor, label_smoothing: float) -> Tensor:
+        if self.is_uneven:
+            return super()._member_nll(hidden, group, member, label_smoothing)
         # Stay in sorted order up to the loss: putting [N] back in place is cheaper than [N, S].
         sorted_group, token = group.sort()  # [N], [N]
         weight = self.member_weight()  # [G, width, d]
@@ -86,6 +96,16 @@ class PerGroupHead(TwoLevelHead):
             logits = scores + self._shift_of(sorted_group, self.width)  # [N, width]
             nll = token_nll(logits, member[token], label_smoothing, 1 / self.num_classes)  # [N]
         return torch.zeros_like(nll).index_copy(0, token, nll)
+
+    def _pair_scores(self, hidden: Tensor, pairs: list[buckets.Pairs]) -> list[Tensor]:
+        weight, sizes = self._class_vectors()
+        if (dtype := autocast_dtype(hidden)) is not None:
+            hidden, weight = hidden.to(dtype), weight.to(dtype)
+        rows = hidden.index_select(0, torch.cat([part.row for part in pairs]))  # [n, d]
+        groups = [self.uneven.ranked[rank] for part in pairs for rank, _ in part.segments]
+        lengths = [self.uneven.group_sizes[group] for group in groups]
+        factors = buckets.Factors([part.counts for part in pairs], lengths, groups, sizes)
+        return buckets.products(rows, weight, pairs, factors)
 
     def _grouped_product(self, rows: Tensor, weight: Tensor, groups: Tensor, kernel: str) -> Tensor:
         """Rows [N, d] in the order of their groups [N] -> [N, width]."""

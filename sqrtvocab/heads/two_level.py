@@ -5,23 +5,26 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
+from sqrtvocab.heads import buckets
 from sqrtvocab.heads.base import Guesses, Head, HeadCost, block_rows, token_nll, weighted_sum, wide
 from sqrtvocab.heads.sampling import draw
-from sqrtvocab.partition import Partition, host_sees
+from sqrtvocab.partition import Partition, check_counts, host_sees
+from sqrtvocab.uneven import Bucket, UnevenPartition, check_same_groups
 
 
 class TwoLevelHead(Head):
     """Predicts the group, then the member inside a group; a subclass says how members are scored.
 
-    In training the target's group is known, so only [N, G] and [N, S] logits are built.
+    In training the target's group is known, so only [N, G] and [N, S] logits are built. With groups of
+    uneven sizes (:meth:`Partition.from_groups`) the tables of members are [V, ...] instead of [G, S, ...].
 
     Args:
         in_features, num_classes, validate, device, dtype: see :class:`~sqrtvocab.heads.base.Head`.
@@ -54,17 +57,30 @@ class TwoLevelHead(Head):
             )
         if num_groups not in (None, partition.num_groups):
             raise ValueError(f"num_groups is {num_groups}, but partition has {partition.num_groups} groups")
-        if (
-            device is not None
-            and partition.order is not None
-            and partition.order.device != torch.device(device)
-        ):
+        buffers = partition.buffers()
+        if device is not None and any(buffer.device != torch.device(device) for buffer in buffers):
             partition = copy.deepcopy(partition).to(device)  # the caller's stays where it is
         self.partition = partition
         self.group = nn.Linear(in_features, partition.num_groups, device=device, dtype=dtype)  # W_g
-        self.shift = nn.Parameter(  # Q_g, [G, S]
-            torch.empty(partition.num_groups, partition.group_size, device=device, dtype=dtype)
-        )
+        if self.is_uneven and type(self)._pair_scores is TwoLevelHead._pair_scores:
+            raise ValueError(f"{type(self).__name__} has equal groups only: see Partition.by_labels")
+        self.shift = nn.Parameter(self._new_table(device=device, dtype=dtype))  # Q_g, [G, S]
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether the groups are of uneven sizes."""
+        return isinstance(self.partition, UnevenPartition)
+
+    @property
+    def uneven(self) -> UnevenPartition:
+        """The partition, where ``is_uneven``."""
+        return cast(UnevenPartition, self.partition)
+
+    def _new_table(self, *columns: int, **like: Any) -> Tensor:
+        """[G, S, ...]: something for every member; [V, ...] where groups are uneven."""
+        groups = self.partition
+        members = (groups.num_classes,) if self.is_uneven else (groups.num_groups, groups.group_size)
+        return torch.empty(*members, *columns, **like)
 
     def reset_parameters(self) -> None:
         self.group.reset_parameters()
@@ -74,6 +90,24 @@ class TwoLevelHead(Head):
     @abstractmethod
     def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
         """Scores without the shift: hidden [N, d], groups [N, K] -> [N, K, ≥ S]; None is all G groups."""
+
+    # A head that knows groups of uneven sizes also says, for which `buckets` does all the rest:
+
+    def _pair_scores(self, hidden: Tensor, pairs: list[buckets.Pairs]) -> list[Tensor]:
+        """In training: scores without the shift, [n, width] for the pairs of each bucket."""
+        raise NotImplementedError
+
+    def _opened_scores(self, hidden: Tensor, pairs: buckets.Pairs) -> Tensor:
+        """In decoding: scores without the shift of a few pairs, [n, width]."""
+        return self._pair_scores(hidden, [pairs])[0]
+
+    def _bucket_scores(self, hidden: Tensor) -> list[Tensor]:
+        """Scores without the shift, [N, groups of the bucket, width] for each bucket."""
+        raise NotImplementedError
+
+    def _pair_width(self, bucket: Bucket) -> int:
+        """Elements that decoding holds for each pair."""
+        return max(bucket.width, self.in_features)
 
     def member_logits(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
         """hidden [N, d], groups [N, K] -> [N, K, ≥ S] with −inf at the slots that are no class."""
@@ -124,10 +158,14 @@ class TwoLevelHead(Head):
 
     def _member_nll(self, hidden: Tensor, group: Tensor, member: Tensor, label_smoothing: float) -> Tensor:
         """−log P(member | group) of each token, [N]."""
+        if self.is_uneven:
+            return buckets.nll(self, hidden, group, member, label_smoothing)
         logits = self.member_logits(hidden, group.unsqueeze(1)).squeeze(1)  # [N, ≥ S]
         return token_nll(logits, member, label_smoothing, 1 / self.num_classes)
 
     def _log_prob(self, hidden: Tensor) -> Tensor:
+        if self.is_uneven:
+            return buckets.log_prob(self, hidden)
         group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
         member = F.log_softmax(wide(self.member_logits(hidden, None)), dim=-1)  # [N, G, ≥ S]
         joint = (group.unsqueeze(-1) + member).flatten(1)  # [N, G·width]
@@ -149,19 +187,12 @@ class TwoLevelHead(Head):
         classes = ranked.new_zeros((len(hidden), k))
         rows = torch.arange(len(hidden), device=hidden.device)  # the rows still open
         done, step, limit = 0, 1, self.partition.num_groups // 8
+        size = -(-self.num_classes // self.partition.num_groups)
         while len(rows) and done < limit:
-            room = block_rows(len(rows) * max(self.partition.group_size, self.in_features))
+            room = block_rows(len(rows) * max(size, self.in_features))
             opened = slice(done, min(done + min(step, room), limit))
             groups = ranked[rows, opened]  # [R, K]
-            member = F.log_softmax(wide(self.member_logits(hidden[rows], groups)), dim=-1)  # [R, K, S]
-            joint = ranked_log_probs[rows, opened].unsqueeze(-1) + member
-            found, slot = joint.flatten(1).topk(min(k, joint[0].numel()), dim=-1)  # [R, ≤ k]
-            found_groups = groups.gather(1, slot // member.shape[-1])
-            # A padding slot scores −inf and is replaced before the end, since k ≤ V classes score more;
-            # until then, and if the hidden state is NaN, it must at least be a valid index.
-            sizes = self.partition.starts(found_groups + 1) - self.partition.starts(found_groups)
-            found_members = torch.minimum(slot % member.shape[-1], sizes - 1)
-            found_classes = self.partition.join(found_groups, found_members)
+            found, found_classes = self._open(hidden[rows], groups, ranked_log_probs[rows, opened], k)
             best[rows], keep = torch.cat([best[rows], found], 1).topk(k, dim=-1)
             classes[rows] = torch.cat([classes[rows], found_classes], 1).gather(1, keep)
             done, step = opened.stop, step * 2
@@ -170,12 +201,41 @@ class TwoLevelHead(Head):
             best[block], classes[block] = self._log_prob(hidden[block]).topk(k, dim=-1)
         return best, classes
 
-    def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
-        group = draw(wide(self.group(hidden)), generator)  # [N]
-        member = draw(wide(self.member_logits(hidden, group.unsqueeze(1)).squeeze(1)), generator)  # [N]
+    def _open(self, hidden: Tensor, groups: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The best classes of groups [R, K] of the given log-probabilities: (theirs, classes), [R, ≤ k]."""
+        if self.is_uneven:
+            members, classes = buckets.best_members(self, hidden, groups, k)  # [R, K, ≤ k]
+            joint = (log_probs.unsqueeze(-1) + members).flatten(1)
+            found, place = joint.topk(min(k, joint.shape[1]), dim=-1)
+            return found, classes.flatten(1).gather(1, place)
+        member = F.log_softmax(wide(self.member_logits(hidden, groups)), dim=-1)  # [R, K, S]
+        joint = log_probs.unsqueeze(-1) + member
+        found, slot = joint.flatten(1).topk(min(k, joint[0].numel()), dim=-1)  # [R, ≤ k]
+        found_groups = groups.gather(1, slot // member.shape[-1])
+        # A padding slot scores −inf and is replaced before the end, since k ≤ V classes score more;
+        # until then, and if the hidden state is NaN, it must at least be a valid index.
+        sizes = self.partition.starts(found_groups + 1) - self.partition.starts(found_groups)
+        found_members = torch.minimum(slot % member.shape[-1], sizes - 1)
+        return found, self.partition.join(found_groups, found_members)
+
+    def _choose(self, hidden: Tensor, group: Tensor, choice: Callable[[Tensor], Tensor]) -> Tensor:
+        """The class of each group [N] that ``choice`` takes of its members' logits [n, width], [N]."""
+        if self.is_uneven:
+            member = buckets.choose(self, hidden, group, choice)
+        else:
+            member = choice(wide(self.member_logits(hidden, group.unsqueeze(1)).squeeze(1)))
         return self.partition.join(group, member)
 
+    def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
+        group = draw(wide(self.group(hidden)), generator)  # [N]
+        return self._choose(hidden, group, lambda logits: draw(logits, generator))
+
     def _set_prior(self, log_prior: Tensor) -> None:
+        if self.is_uneven:
+            group, members = buckets.prior(self, log_prior)
+            self.group.bias.copy_(group)
+            self.shift.copy_(members)
+            return
         groups, members = self.partition.split(torch.arange(self.num_classes, device=self.shift.device))
         table = torch.full(self.shift.shape, -math.inf, dtype=log_prior.dtype)  # [G, S]
         table[groups.cpu(), members.cpu()] = log_prior
@@ -187,15 +247,24 @@ class TwoLevelHead(Head):
         if partition is not self.partition:
             return super()._guesses(hidden, target, partition, k)
         group = partition.split(target)[0]  # [N]
-        member = self.member_logits(hidden, group.unsqueeze(1)).squeeze(1).argmax(-1)  # [N]
+        in_group = self._choose(hidden, group, lambda logits: logits.argmax(-1))  # [N]
         log_probs, classes = self._topk(hidden, k)  # [N, k] each
-        return Guesses(classes, self.group(hidden).argmax(-1), partition.join(group, member), log_probs)
+        return Guesses(classes, self.group(hidden).argmax(-1), in_group, log_probs)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *args: Any
     ) -> None:
         saved = state_dict.get(f"{prefix}shift")
-        if saved is not None and saved.shape != self.shift.shape:
+        edges = state_dict.get(f"{prefix}partition.edges")
+        if saved is not None and (edges is not None) != self.is_uneven:
+            sizes = ("equal", "uneven") if self.is_uneven else ("uneven", "equal")
+            raise ValueError(
+                f"the state dict is of a head with groups of {sizes[0]} sizes, this one has groups of "
+                f"{sizes[1]} sizes: make it with the same partition"
+            )
+        if edges is not None:
+            check_same_groups(self.uneven, edges)
+        elif saved is not None and saved.shape != self.shift.shape:
             raise ValueError(
                 f"the state dict is of a head with {saved.shape[0]:,} groups of at most {saved.shape[1]:,} "
                 f"classes, this one has {self.partition.num_groups:,} of at most "
@@ -219,7 +288,13 @@ class TwoLevelHead(Head):
         return F.log_softmax(wide(self.group(hidden)), dim=-1)
 
     def cost(self, counts: Tensor | Sequence[float] | None = None) -> HeadCost:
-        outputs = self.partition.num_groups + self.partition.group_size
+        size: float = self.partition.group_size
+        if self.is_uneven:  # that of the target's group, on average
+            group = self.partition.split(torch.arange(self.num_classes, device=self.shift.device))[0]
+            sizes = self.partition.sizes()[group].double()  # [V]
+            weights = torch.ones_like(sizes) if counts is None else check_counts(counts).to(sizes)
+            size = float((weights * sizes).sum() / weights.sum())
+        outputs = self.partition.num_groups + size
         return HeadCost(self.in_features * outputs, outputs)
 
     def describe(self) -> str:

@@ -12,7 +12,8 @@ from classifier.cnn import Encoder
 from classifier.config import TrainConfig
 from classifier.data import image_batches, in_batches, open_images, sample_of
 from classifier.figures import confusion_figure, example_grid
-from classifier.model import make_classifier, make_partition, parameter_table
+from classifier.labels import make_partition
+from classifier.model import make_classifier, parameter_table
 from classifier.presets import PRESETS
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Partition

@@ -189,7 +189,7 @@ def test_ctrl_c_before_the_first_step_ends_the_command(start_train, tmp_path, mo
         os.kill(os.getpid(), signal.SIGINT)
         return class_counts(*arguments)
 
-    monkeypatch.setattr("classifier.train.class_counts", interrupted)
+    monkeypatch.setattr("classifier.labels.class_counts", interrupted)
     result = start_train("--prior", "--out", tmp_path / "r").wait()
     assert (result.code, result.err) == (130, "train_classifier: interrupted\n")
     assert not (tmp_path / "r").exists()

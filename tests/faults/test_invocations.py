@@ -15,6 +15,8 @@ from trainers import SECONDS, train_classifier, train_lm
 
 import classifier.cli
 import classifier.evaluate
+import classifier.export
+import classifier.predict
 import classifier.train
 import lm.cli
 import lm.evaluate
@@ -22,6 +24,7 @@ import lm.judge.command
 import lm.sample
 import lm.train
 from classifier.config import EvalConfig as ClassifierEval
+from classifier.config import ExportConfig, PredictConfig
 from classifier.config import TrainConfig as ClassifierTrain
 from lm.config import EvalConfig, JudgeConfig, SampleConfig, TrainConfig
 
@@ -37,6 +40,8 @@ COMMANDS: dict[str, tuple[type, Callable[[], int], list[str]]] = {
     "sample_lm": (SampleConfig, lm.cli.sample_main, ["RUN", "--max-tokens", "3"]),
     "judge_lm": (JudgeConfig, lm.cli.judge_main, ["RUN", "--max-tokens", "3"]),
     "train_classifier": (ClassifierTrain, classifier.cli.train_main, ["--max-steps", "1"]),
+    "predict_classifier": (PredictConfig, classifier.cli.predict_main, ["RUN", "RUN", "--workers", "0"]),
+    "export_classifier": (ExportConfig, classifier.cli.export_main, ["RUN", "--images", "2"]),
     "eval_classifier": (ClassifierEval, classifier.cli.eval_main, ["RUN", "--images", "4", "--workers", "0"]),
 }
 

@@ -80,7 +80,7 @@ def test_equal_groups_stay_ordinary_and_uneven_ones_do_not():
     assert type(Partition.from_groups([1, 0, 1, 0])) is Partition
     assert type(Partition.from_groups([0, 0, 0, 1])) is not Partition
     with torch.device("meta"):  # as when a model is made before its weights are loaded
-        assert Partition.from_groups([0, 0, 0, 1]).group_sizes == (3, 1)
+        assert Partition.from_groups([0, 0, 0, 1]).group_sizes == [3, 1]
 
 
 def test_uneven_groups_grow_where_they_are_smallest():

@@ -125,8 +125,12 @@ def paper_groups(v: int, g: int, order: Tensor | None) -> list[list[int]]:
     return [classes[v * i // g : v * (i + 1) // g - 1 + 1] for i in range(g)]
 
 
-def dense_distribution(head: Head, hidden: Tensor) -> Dense:
-    """The distribution a head must have, from a V x d matrix built class by class."""
+def dense_distribution(head: Head, hidden: Tensor, groups: list[list[int]] | None = None) -> Dense:
+    """The distribution a head must have, from a V x d matrix built class by class.
+
+    Args:
+        groups: the classes of each group, if they are of uneven sizes.
+    """
     v, d = head.num_classes, head.in_features
     hidden = hidden.reshape(-1, d)
     if isinstance(head, FlatHead):
@@ -139,12 +143,13 @@ def dense_distribution(head: Head, hidden: Tensor) -> Dense:
         log_prob = torch.stack([factored_row(head, hidden, c) for c in range(v)], 1)
         return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
     assert isinstance(head, GroupedHead | GroupedLinearHead | GroupedLowRankHead)
-    groups = paper_groups(v, head.partition.num_groups, head.partition.order)
-    matrix, offset = [None] * v, [None] * v
+    is_uneven = groups is not None
+    groups = groups or paper_groups(v, head.partition.num_groups, head.partition.order)
+    matrix, offset, position = [None] * v, [None] * v, 0
     for g, classes in enumerate(groups):
         for t, c in enumerate(classes):
-            row, bias = class_row(head, c, g, t)
-            matrix[c], offset[c] = row, bias
+            matrix[c], offset[c] = class_row(head, c, g, t, (position,) if is_uneven else (g, t))
+            position += 1
     logits = hidden @ torch.stack(matrix).T + torch.stack(offset)  # [N, V]
     group_log_prob = head.group(hidden).log_softmax(-1)  # [N, G]
     member, entry = torch.zeros_like(logits), torch.zeros_like(logits)
@@ -156,19 +161,20 @@ def dense_distribution(head: Head, hidden: Tensor) -> Dense:
 
 
 def class_row(
-    head: GroupedHead | GroupedLinearHead | GroupedLowRankHead, c: int, g: int, t: int
+    head: GroupedHead | GroupedLinearHead | GroupedLowRankHead, c: int, g: int, t: int, at: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """The weight row [d] and bias [] of class c, which is member t of group g."""
+    """The weight row [d] and bias [] of class c, which is member t of group g and stands there in tables."""
     if isinstance(head, GroupedLinearHead):
-        return (head.weight[c] if head.tied else head.weight[g, t]), head.shift[g, t]
+        return (head.weight[c] if head.tied else head.weight[at]), head.shift[at]
     if isinstance(head, GroupedLowRankHead):
-        return sum(p * w for p, w in zip(head.scale[g, t], head.shared[t], strict=True)), head.shift[g, t]
+        place = head.shared[t % len(head.shared)]
+        return sum(p * w for p, w in zip(head.scale[at], place, strict=True)), head.shift[at]
     row, bias = head.shared[t], torch.zeros(())
     if head.film_scale is not None:
         row, bias = row * head.film_scale[g], row @ head.film_shift[g]
     if head.scale is not None:
-        row, bias = row * head.scale[g, t], bias * head.scale[g, t]
-    return row, bias + head.shift[g, t]
+        row, bias = row * head.scale[at], bias * head.scale[at]
+    return row, bias + head.shift[at]
 
 
 def factored_row(head: FactoredHead, hidden: Tensor, c: int) -> Tensor:
@@ -202,7 +208,7 @@ def dense_adaptive(head: AdaptiveHead, hidden: Tensor) -> Dense:
 
 
 @pytest.fixture(scope="session")
-def dense() -> Callable[[Head, Tensor], Dense]:
+def dense() -> Callable[..., Dense]:
     return dense_distribution
 
 

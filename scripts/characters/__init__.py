@@ -1,0 +1,1 @@
+"""Characters as a picture set: fonts on the machine in, Parquet that `train_classifier` reads out."""

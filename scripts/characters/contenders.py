@@ -1,0 +1,56 @@
+"""The heads that are compared on characters, as flags of `train_classifier`."""
+
+from __future__ import annotations
+
+from scripts.common.jobs import Contender
+
+# Every flag is spelled out: a row must keep its meaning when a default changes.
+_BLIND = {  # nothing is known of the labels
+    "prototype": Contender(
+        "prototype: class means", "--head prototype --grouping index --images-of-a-class 2 --refresh-images 8"
+    ),
+    "flat": Contender("flat", "--head flat --grouping index --no-prior"),
+    "flat-chunked": Contender("flat, chunked", "--head flat --chunk-size 32 --grouping index --no-prior"),
+    "sampled": Contender("sampled softmax", "--head sampled --grouping index --no-prior"),
+    "mach": Contender("MACH: several hashes", "--head mach --grouping index --no-prior"),
+    "grouped-index": Contender(
+        "grouped, consecutive (the paper's)",
+        "--head grouped --modulation scale-shift --grouping index --no-prior",
+    ),
+    "grouped-discovered": Contender(
+        "grouped, discovered groups",
+        "--head grouped --modulation scale-shift --grouping discovered --no-prior",
+    ),
+    "grouped-random": Contender(
+        "grouped, random groups", "--head grouped --modulation scale-shift --grouping random --no-prior"
+    ),
+    "grouped-linear": Contender("grouped-linear", "--head grouped-linear --grouping index --no-prior"),
+    "grouped-low-rank": Contender(
+        "grouped-low-rank, rank 16", "--head grouped-low-rank --rank 16 --grouping index --no-prior"
+    ),
+}
+_ORACLES = {  # told how a syllable is made
+    "grouped-aligned": Contender(
+        "grouped, aligned by 19 x 21 x 28",
+        "--head grouped --modulation scale-shift --grouping aligned --radices 19,21,28 --no-prior",
+    ),
+    "factored": Contender(
+        "factored: a softmax for each letter",
+        "--head factored --grouping aligned --radices 19,21,28 --no-prior",
+    ),
+}
+
+
+def contenders_of(script: str, taxonomy: str) -> dict[str, Contender]:
+    """What is compared on a script.
+
+    Args:
+        taxonomy: the table of the radicals, for Chinese characters.
+    """
+    if script == "hangul":
+        return _BLIND | _ORACLES
+    by_radical = Contender(
+        "grouped-linear, by radical",
+        f"--head grouped-linear --grouping taxonomy --taxonomy {taxonomy} --no-prior",
+    )
+    return _BLIND | {"grouped-radical": by_radical}

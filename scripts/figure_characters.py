@@ -1,0 +1,265 @@
+"""Heads compared on real classes: characters in typefaces never seen, an equal number of minutes for each.
+
+    python scripts/figure_characters.py hangul                       # 11,172 syllables; a day on two cores
+    python scripts/figure_characters.py han --minutes 60             # Chinese characters, U+4E00 to U+9FFF
+    python scripts/figure_characters.py hangul --contenders prototype --minutes 30
+    python scripts/figure_characters.py --quick                      # letters, in matplotlib's own fonts
+    python scripts/figure_characters.py hangul --redraw              # only the page and the figure
+
+Draws the set if it is not there (`render_characters`). Each head is trained at every learning rate of
+--rates; the best on the *validation* families is scored once on the test families, and the best heads are
+trained with further --seeds. The record is --out/characters_SCRIPT.csv; what is there is not trained again.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from scripts.characters.contenders import contenders_of
+from scripts.common.command import run_script, say
+from scripts.common.jobs import Data, Job, by_definition, rate_of, record_of_runs
+from scripts.common.pages import write_figure, write_page
+from scripts.common.records import Record, Row, lock_of
+from scripts.common.runs import RunFlags, launch, require_rows, run_all, train_in_new_process
+from scripts.reports.characters import best_rows, curves, document
+from sqrtvocab.atomic import write_json
+from sqrtvocab.errors import RunError, UserError
+from sqrtvocab.flags import at_least, positive
+
+TRIAL = 20  # steps by which it is told how many fit into the minutes
+_RECIPE = "--grey --schedule cosine --accumulate 1 --epochs 100000 --precision fp32 --workers 0"
+_EVALUATE = "import sys; from classifier.cli import eval_main; sys.exit(eval_main())"
+_QUICK_FONTS = "DejaVuSans.ttf", "DejaVuSerif.ttf", "STIXGeneral.ttf"
+
+
+@dataclass(frozen=True)
+class CharacterFlags(RunFlags):
+    """Compare the heads on the characters of a script."""
+
+    script: tyro.conf.Positional[str] = "hangul"
+    """As `render_characters --script`."""
+    data: Path | None = None
+    """The set, drawn if it is not there; runs/SCRIPT by default."""
+    contenders: tuple[str, ...] = ()
+    """Which of them; by default all."""
+    minutes: float = 30.0
+    """How long each run trains, by the seconds of a step in a short trial; evaluations come on top."""
+    steps: int | None = None
+    """Train so many steps instead."""
+    rates: tuple[float, ...] = (0.001, 0.003, 0.01)
+    """Learning rates."""
+    best: int = 3
+    """How many of the heads are trained with all --seeds; the others with the first one."""
+    batch_size: int = 128
+    """Images of a step."""
+    image_size: int = 64
+    """Side of the pictures."""
+    backbone: str = "swift"
+    """As `train_classifier --backbone`."""
+    augment: str = "shift"
+    """As `train_classifier --augment`."""
+    eval_images: int = 4000
+    """Pictures of the validation families that are scored."""
+    shared: bool = False
+    """Other work shares the cores: keep the scores of these runs, leave their seconds out."""
+
+    def __post_init__(self) -> None:
+        found = self.problems() + positive(self, "minutes")
+        found += at_least(self, 1, "steps", "best", "batch_size", "image_size", "eval_images")
+        known = contenders_of(self.script, "")
+        found += [
+            f"--contenders {name}: expected some of {', '.join(known)}"
+            for name in self.contenders
+            if name not in known
+        ]
+        if not self.rates or min(self.rates) <= 0:
+            found.append("--rates must be at least one positive number")
+        if found:
+            raise UserError("; ".join(found))
+
+    @property
+    def name(self) -> str:
+        """Of the files: that of the script."""
+        return "letters" if self.quick else Path(self.script).stem
+
+    def set_folder(self) -> Path:
+        """Where the set is, or is to be."""
+        return self.data or Path("runs/quick" if self.quick else "runs") / self.name
+
+    def settings(self, steps: int, rate: float) -> tuple[str, ...]:
+        """The flags of `train_classifier` that all contenders share."""
+        looks = max(1, steps // 10)
+        text = (
+            f"--backbone {self.backbone} --image-size {self.image_size} --augment {self.augment} "
+            f"--batch-size {self.batch_size} --max-steps {steps} --warmup-steps {min(20, steps // 4)} "
+            f"--eval-every {looks} --eval-images {self.eval_images} --lr {rate:g} {_RECIPE}"
+        )
+        return tuple(text.split())
+
+
+def draw_set(config: CharacterFlags) -> Path:
+    """The folder of the set, drawn now if it is not whole."""
+    folder = config.set_folder()
+    if (folder / "manifest.json").is_file():
+        return folder
+    flags = ["--script", config.script, "--out", str(folder)]
+    if config.quick:
+        import matplotlib
+
+        fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+        letters = folder.parent / "letters.txt"
+        letters.parent.mkdir(parents=True, exist_ok=True)
+        letters.write_text("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "utf-8")
+        flags = ["--script", str(letters), "--out", str(folder), "--min-families", "3", "--size", "32"]
+        flags += ["--fonts", *(str(fonts / name) for name in _QUICK_FONTS)]
+    if code := launch(["-m", "scripts.render_characters", *flags], config.threads):
+        raise (
+            UserError("the set could not be drawn: see above")
+            if code == 2
+            else RunError("render_characters failed")
+        )
+    return folder
+
+
+def train(job: Job, threads: int) -> int:
+    """Train, and keep beside the run what it took of the processor, its evaluations included."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    code = train_in_new_process(job, threads)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    path = job.folder / "core_seconds.json"
+    if job.folder.is_dir():
+        earlier = json.loads(path.read_text())["core_seconds"] if path.exists() else 0.0
+        taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        write_json(path, {"core_seconds": round(earlier + taken, 1)})
+    return code
+
+
+class Experiment:
+    """The jobs of a comparison and what the record says of them."""
+
+    def __init__(self, config: CharacterFlags, out: Path) -> None:
+        self.config = config
+        self.folder = config.set_folder()
+        self.contenders = contenders_of(config.script, str(self.folder / "taxonomy.csv"))
+        self.names = config.contenders or (
+            ("flat", "grouped-index") if config.quick else tuple(self.contenders)
+        )
+        self.record = record_of_runs(out / f"characters_{config.name}.csv")
+        self.trials = Record(config.runs / f"characters_{config.name}_speed.csv", ("contender", "settings"))
+
+    def job(self, name: str, seed: int, steps: int, rate: float) -> Job:
+        """One run."""
+        made_of = (name, self.contenders[name], seed, self.config.settings(steps, rate), steps)
+        return Job("classifier.train", *made_of, self.config.runs, data=Data.of(str(self.folder)))
+
+    def steps_of(self, name: str) -> int:
+        """How many steps of this head fit into the minutes: as a trial told, which is kept for good."""
+        if self.config.quick:
+            return 4
+        if self.config.steps is not None:
+            return self.config.steps
+        job = self.job(name, self.config.seeds[0], TRIAL, self.config.rates[0])
+        job = replace(job, runs=self.config.runs / "trials")
+        key = (name, job.key[2])
+        known = {self.trials.key_of(row): row for row in self.trials.rows()}
+        if key not in known:
+            say(f"{name}: a trial of {TRIAL} steps")
+            if code := train(job, self.config.threads):
+                raise (UserError if code == 2 else RunError)(f"{name} was refused by the trainer: see above")
+            row = job.row(self.config.threads)
+            values = {"contender": name, "settings": key[1], "seconds_per_step": row["seconds_per_step"]}
+            self.trials.keep(values)
+            known[key] = values
+        return max(TRIAL, int(60 * self.config.minutes / float(known[key]["seconds_per_step"])))
+
+    def lengths(self) -> dict[str, int]:
+        """Steps of each contender."""
+        self.config.runs.mkdir(parents=True, exist_ok=True)
+        return {name: self.steps_of(name) for name in dict.fromkeys(self.names)}
+
+    def first_jobs(self, lengths: dict[str, int]) -> list[Job]:
+        """Every head at every rate, with the first seed."""
+        seed = self.config.seeds[0]
+        return [self.job(name, seed, lengths[name], rate) for name in lengths for rate in self.config.rates]
+
+    def further_jobs(self, lengths: dict[str, int]) -> list[Job]:
+        """The best heads at their best rates, with the other seeds."""
+        rows = [row for row in self.rows() if lengths.get(row["contender"]) == int(row["steps"])]
+        best = sorted(best_rows(rows), key=lambda row: -float(row["accuracy"]))
+        rates = {row["contender"]: float(rate_of(row)) for row in best}  # as many as there are heads
+        return [
+            self.job(name, seed, lengths[name], rate)
+            for name, rate in list(rates.items())[: self.config.best]
+            for seed in self.config.seeds[1:]
+        ]
+
+    def rows(self) -> list[Row]:
+        """What the record has of the contenders as they are now."""
+        return by_definition(self.record.rows(), self.contenders)[0]
+
+    def score(self, jobs: Sequence[Job]) -> None:
+        """Put beside the rows what the processor did, and score on the test families what is best in
+        validation: nothing else is ever scored there."""
+        by_key = {job.key: job for job in jobs}
+        rows = {self.record.key_of(row): row for row in self.record.rows()}
+        best = {self.record.key_of(row) for row in best_rows(self.rows())}
+        for key, job in by_key.items():
+            row = rows.get(key)
+            if row is None:
+                continue
+            path = job.folder / "core_seconds.json"
+            if not row.get("core_seconds") and path.exists():
+                self.record.keep(row | {"core_seconds": str(json.loads(path.read_text())["core_seconds"])})
+            if key in best and not row.get("test_accuracy") and job.folder.is_dir():
+                self.record.keep(row | test_scores(job.folder, self.config.threads))
+
+
+def test_scores(run: Path, threads: int) -> dict[str, str]:
+    """`eval_classifier` on all pictures of the test families."""
+    if launch(["-c", _EVALUATE, str(run), "--split", "test"], threads):
+        raise RunError(f"{run}: eval_classifier failed")
+    scores: dict[str, Any] = json.loads((run / "eval-test.json").read_text("utf-8"))
+    accuracy = scores["accuracy"]
+    names = {"test_accuracy": accuracy["overall"], "test_group_accuracy": accuracy["group"]}
+    return {name: str(value) for name, value in (names | {"test_loss": scores["loss"]}).items()}
+
+
+def main(config: CharacterFlags) -> None:
+    """Draw the characters, train, score, tabulate."""
+    out = config.folder()
+    experiment = Experiment(config, out)
+    record, page = experiment.record, out / f"characters_{config.name}.md"
+
+    def report() -> None:
+        rows = experiment.rows()
+        if rows:
+            with lock_of(page):
+                figure = page.with_suffix(".png")
+                write_figure(figure, curves(rows, experiment.contenders, config.runs))
+                write_page(page, document(config.name, rows, experiment.contenders, figure.name))
+
+    if config.redraw:
+        require_rows(record, experiment.contenders)
+    else:
+        draw_set(config)
+        lengths = experiment.lengths()
+        jobs = experiment.first_jobs(lengths)
+        for stage in (lambda: jobs, lambda: experiment.further_jobs(lengths)):
+            stage_jobs = stage()
+            todo = [job for job in stage_jobs if job.key not in record.known()]
+            if todo:
+                run_all(todo, record, config.threads, config.max_minutes, report, config.shared, train)
+            experiment.score(stage_jobs)
+    report()
+    print(f"{page}, {record.path}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_script(main, lambda: tyro.cli(CharacterFlags, description=__doc__)))

@@ -16,7 +16,7 @@ FLAT = {"GPT-2": "GPT2LMHeadModel", "GPT-Neo": "GPTNeoForCausalLM"}
 # What the tables of the paper compare; its own head stands on GPT-2 ("We apply our method on the GPT-2
 # architecture"), and so does our default.
 MODELS = {**FLAT, "grouped": "grouped", "grouped-linear": "grouped-linear"}
-# The flat models are as `transformers` has them. Ours have the same GELU in one kernel; this is GPT-2 with it.
+# The flat models are as `transformers` has them; ours have the same GELU in one kernel, and so has this.
 FUSED_GELU = {"GPT-2, fused GELU": "GPT2LMHeadModel, fused GELU"}
 _FLAT_NAMES = (*FLAT.values(), *FUSED_GELU.values())
 

@@ -19,7 +19,7 @@ from sqrtvocab.settings import HeadFlags, MachineFlags, PresetFlag, RunFlags, St
 
 EMBEDDING = 512  # width of what the CNN makes of an image; here because --rank is checked without torch
 
-Grouping = Literal["auto", "aligned", "index", "frequency", "random", "taxonomy"]
+Grouping = Literal["auto", "aligned", "index", "frequency", "random", "taxonomy", "clusters", "discovered"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,10 @@ class _HeadFlags(HeadFlags):
     """Which classes share a group. aligned: the group count nearest √V at which member t means the same
     attributes in every group (384 of 184,320). index: consecutive classes, floor(√V) groups unless
     --num-groups is given (429; the paper's). frequency: classes with about as many training images. random:
-    dealt out at random. taxonomy: those of a super-class, as --taxonomy tells. auto: taxonomy if there is
-    one, aligned if there are --radices, else index. A head without groups uses it only to report group
+    dealt out at random. taxonomy: those of a super-class, as --taxonomy tells. clusters: classes whose mean
+    images at 10 x 10 pixels are alike. discovered: the same, and member t of all groups differs alike from
+    the others of its group, for --head grouped where nothing is known of the labels. auto: taxonomy if there
+    is one, aligned if there are --radices, else index. A head without groups uses it only to report group
     accuracy."""
     radices: str | None = None
     """How your own classes are made of attributes, as in 19,21,28 (the syllables of Hangul in their order):
@@ -67,8 +69,8 @@ class _HeadFlags(HeadFlags):
         problems = super().problems()
         if self.num_groups is not None and self.chosen_grouping == "aligned":
             problems.append(
-                "--num-groups needs --grouping index, frequency, random or taxonomy: aligned chooses the "
-                "number itself"
+                "--num-groups needs --grouping index, frequency, random, taxonomy, clusters or discovered: "
+                "aligned chooses the number itself"
             )
         if self.grouping == "taxonomy" and self.taxonomy is None:
             problems.append("--grouping taxonomy needs --taxonomy FILE")
@@ -235,7 +237,8 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _ImageFlags, _BackboneFl
     PROGRAM: ClassVar[str] = "train_classifier"
     MODULE: ClassVar[str] = "classifier.train"
     ADDED_LATER: ClassVar[dict[str, Any]] = {
-        "modulation": None, "rank": None, "chunk_size": None, "radices": None, "taxonomy": None,
+        "modulation": None, "rank": None, "chunk_size": None, "samples": None, "hashes": None,
+        "buckets": None, "radices": None, "taxonomy": None,
         **{
             field.name: field.default
             for field in (*dataclasses.fields(_ImageFlags), *dataclasses.fields(_BackboneFlags))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from classifier.backbones import Backbone
 from classifier.cnn import FILTERS, Encoder
+from classifier.config import TrainConfig
 from sqrtvocab import Head, HeadOutput, Partition, make_head
 from sqrtvocab.errors import UserError
 from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.training import BatchPlan, Runtime
 from sqrtvocab.training.memory import ADAM, require_memory
+from sqrtvocab.training.optimizer import make_adam, require_sparse_support
 
 
 class Classifier(nn.Module):
@@ -69,6 +71,16 @@ def make_classifier(
     return Classifier(encoder, built)
 
 
+def make_optimizer(model: Classifier, config: TrainConfig, runtime: Runtime) -> torch.optim.Optimizer:
+    """Adam, as in the paper.
+
+    Raises:
+        UserError: if the head's gradients do not suit the runtime.
+    """
+    require_sparse_support(model.head, config.head, runtime, config.compile)
+    return make_adam([{"params": model.parameters()}], model.head, lr=config.lr)
+
+
 def require_room(
     model: Classifier, shape: tuple[int, int, int], batch_size: int, plan: BatchPlan, runtime: Runtime
 ) -> None:
@@ -92,7 +104,7 @@ def require_room(
             return twin(images, torch.zeros(batch, dtype=torch.int64)).loss
 
     def adam(twin: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.Adam(twin.parameters(), fused=True)
+        return make_adam([{"params": twin.parameters()}], cast(Classifier, twin).head)
 
     require_memory(model, adam, loss, ADAM * parameters + 4 * features, f"--batch-size {batch}")
 

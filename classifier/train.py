@@ -21,15 +21,14 @@ if __name__ == "__main__":  # first of all, so that `python -m classifier.train 
 import os
 from typing import Any
 
-import torch
-
 from classifier.augment import Augmentation
 from classifier.backbones import make_encoder
 from classifier.config import TrainConfig
 from classifier.data import image_errors, open_images, training_batches
+from classifier.discovered import groups_of_run
 from classifier.labels import read_labels
 from classifier.mixing import Mixing
-from classifier.model import make_classifier, require_room
+from classifier.model import make_classifier, make_optimizer, require_room
 from classifier.report import Validation, opening_facts
 from classifier.trained import documents_beside_weights
 from sqrtvocab.errors import UserError
@@ -46,9 +45,9 @@ from sqrtvocab.training.window import Window
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
 SAME_RUN = (
-    "head", "modulation", "rank", "num_classes", "grouping", "groups", "radices", "super_classes",
-    "prior", "backbone", "drawn_on_the_fly", "image_size", "grey", "augment", "flip", "mixup", "cutmix",
-    "training_images", "images_per_step", "eval_images", "seed", "shuffle_labels",
+    "head", "modulation", "rank", "samples", "hashes", "buckets", "num_classes", "grouping", "groups",
+    "radices", "super_classes", "prior", "backbone", "drawn_on_the_fly", "image_size", "grey", "augment",
+    "flip", "mixup", "cutmix", "training_images", "images_per_step", "eval_images", "seed", "shuffle_labels",
 )  # fmt: skip
 HPARAMS = ("head", "grouping", "groups", "num_classes", "prior", "backbone", "images_per_step", "lr", "seed")
 
@@ -93,7 +92,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     # --------------------------------------------------------------------------------------------------------
     # Model and optimiser
 
-    partition = labels.partition(config)
+    partition = groups_of_run(config, labels, train_images, folder.checkpoint, runtime)
     size, _, channels = train_images.shape
     weights = config.weights if folder.checkpoint is None else "none"  # else they are in the checkpoint
     encoder = make_encoder(config.backbone, size, channels, weights)
@@ -105,7 +104,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     partition.to(runtime.device)
     require_room(model, train_images.shape, config.batch_size, plan, runtime)
     validation = Validation(validation_images, config, labels, partition, workers, runtime)
-    optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
+    optimizer = make_optimizer(model, config, runtime)
     scaler = runtime.scaler()
 
     # --------------------------------------------------------------------------------------------------------

@@ -30,7 +30,12 @@ from sqrtvocab.training.run import Document
 # Beside the weights, where the settings do not decide them: the names of the user's classes, the order in
 # which they make groups, their super-classes.
 CLASSES, ORDER, TAXONOMY = "classes.json", "order.json", "taxonomy.json"
-_FROM_DATA = ("frequency", "taxonomy")  # groupings that the settings alone do not tell
+_FROM_DATA = (
+    "frequency",
+    "taxonomy",
+    "clusters",
+    "discovered",
+)  # groupings that the settings alone do not tell
 
 
 @dataclass(frozen=True)

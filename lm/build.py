@@ -27,6 +27,7 @@ from sqrtvocab.cache import default_cache
 from sqrtvocab.heads import head_class, make_head
 from sqrtvocab.training import BatchPlan, RunFolder, Runtime, UserError, write_text
 from sqrtvocab.training.memory import ADAM, require_free, require_memory
+from sqrtvocab.training.optimizer import make_adam, require_sparse_support
 
 GPT_NEO_WINDOW = 256  # of its local attention, in the paper
 
@@ -165,8 +166,8 @@ def build_model(
 
     Args:
         counts: [V] how often each token occurs in the training text.
-        vectors: [V, any] what `--grouping clusters` groups the tokens by; without it, the order of the tokens
-            is only a place for the one that comes with the weights to be loaded.
+        vectors: [V, any] what `--grouping clusters` and `discovered` go by; without it, the order of the
+            tokens is only a place for the one that comes with the weights to be loaded.
 
     Raises:
         UserError: more groups than tokens, or a model that no memory holds.
@@ -177,29 +178,33 @@ def build_model(
     frequencies = torch.from_numpy(counts)
     if config.num_groups is not None and config.num_groups > len(counts):
         raise UserError(f"--num-groups {config.num_groups}: there are only {len(counts):,} tokens")
-    if config.grouping != "clusters":
+    finders = {"clusters": Partition.by_clusters, "discovered": Partition.discovered}
+    if config.grouping not in finders:
         order = token_order(config.grouping, frequencies, config.seed)
     elif vectors is None:
         order = torch.arange(len(counts))
     else:
-        order = Partition.by_clusters(vectors, config.num_groups, frequencies, config.seed).order
+        order = finders[config.grouping](vectors, config.num_groups, frequencies, config.seed).order
     kind = head_class(config.head)
     options = config.given_head_options()
     if kind.takes("bias"):
         options["bias"] = config.prior  # GPT-2's own output layer has none; a prior needs one
     is_ordered = order is not None and (kind.takes("partition") or kind.takes("order"))
-    model = CompressedLM(
-        CompressedLMConfig(
-            text_config=backbone_config(config, tokenizer),
-            head=config.head,
-            num_groups=config.num_groups,
-            ordered=is_ordered,
-            head_options=options or None,
-            tie_word_embeddings=config.tie_embeddings,
-            adapter=config.adapter,
-        ),
-        order=order if is_ordered else None,
-    )
+    try:
+        model = CompressedLM(
+            CompressedLMConfig(
+                text_config=backbone_config(config, tokenizer),
+                head=config.head,
+                num_groups=config.num_groups,
+                ordered=is_ordered,
+                head_options=options or None,
+                tie_word_embeddings=config.tie_embeddings,
+                adapter=config.adapter,
+            ),
+            order=order if is_ordered else None,
+        )
+    except ValueError as error:  # such as more samples than tokens
+        raise UserError(f"--head {config.head}: {error}") from error
     if config.prior:
         model.head.init_prior(frequencies)
     return model, model.head.partition or Partition(len(counts), config.num_groups, order)
@@ -228,15 +233,16 @@ def parameter_groups(model: CompressedLM, weight_decay: float) -> list[dict[str,
 def make_optimizer(model: CompressedLM, config: TrainConfig) -> torch.optim.Optimizer:
     """AdamW as GPT-2 and its successors are trained."""
     groups = parameter_groups(model, config.weight_decay)
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95), fused=True)
+    return make_adam(groups, model.head, torch.optim.AdamW, lr=config.lr, betas=(0.9, 0.95))
 
 
 def require_room(model: CompressedLM, config: TrainConfig, plan: BatchPlan, runtime: Runtime) -> None:
-    """Refuse micro-batches that the memory of the CPU does not hold.
+    """Refuse micro-batches that the memory of the CPU does not hold, and gradients that cannot be had.
 
     Raises:
         UserError: saying what a step takes.
     """
+    require_sparse_support(model.head, config.head, runtime, config.compile)
     if runtime.device.type != "cpu":  # a GPU says itself what it lacks
         return
     sequences, length = min(config.batch_size, -(-plan.items(0) // plan.world_size)), config.seq_len

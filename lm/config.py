@@ -16,14 +16,15 @@ from sqrtvocab.settings import HeadFlags, HeadName, MachineFlags, PresetFlag, Ru
 @dataclass(frozen=True)
 class _HeadFlags(HeadFlags):
     head: HeadName = "grouped-linear"
-    grouping: Literal["frequency", "index", "random", "clusters"] = "frequency"
+    grouping: Literal["frequency", "index", "random", "clusters", "discovered"] = "frequency"
     """Which tokens share a group: those of similar frequency in the training text, consecutive ids (the
-    paper's), any, or those with similar --embeddings. A head without groups uses it only to report group
+    paper's), any, or those with similar --embeddings (clusters); with discovered, members of one number are
+    alike in all groups, too, for --head grouped. A head without groups uses it only to report group
     accuracy."""
     prior: bool = True
     embeddings: Path | None = None
-    """For --grouping clusters: a run of train_lm with the same tokenizer, whose token embedding is clustered
-    (k-means, balanced to the group size). Needed only to begin."""
+    """For --grouping clusters and discovered: a run of train_lm with the same tokenizer, whose token
+    embedding is clustered (k-means, balanced to the group size). Needed only to begin."""
     tie_embeddings: bool = False
     """Let the head share the input embedding's weight (flat and grouped-linear); GPT-2 itself does."""
     adapter: bool = False
@@ -38,18 +39,21 @@ class _HeadFlags(HeadFlags):
         if self.tie_embeddings and not HEADS[self.head].takes("weight"):
             problems.append(f"--tie-embeddings: --head {self.head} has no weight of the embedding's shape")
         if self.num_groups is not None and HEADS[self.head].frequent_first:
-            problems.append(f"--num-groups: --head {self.head} has clusters, not groups")
-        if self.grouping in ("random", "clusters") and HEADS[self.head].frequent_first:
+            problems.append(f"--num-groups: --head {self.head} has no groups of this kind")
+        if self.grouping not in ("frequency", "index") and HEADS[self.head].frequent_first:
             problems.append(
                 f"--grouping {self.grouping}: --head {self.head} needs frequent tokens first; "
                 "take frequency, or index for a tokenizer whose ids are sorted so"
             )
         if self.adapter and not self.tie_embeddings:
             problems.append("--adapter is for --tie-embeddings: weights of the head's own contain one")
-        if self.grouping == "clusters" and self.embeddings is None:
-            problems.append("--grouping clusters needs --embeddings, a run of train_lm to take them from")
-        if self.grouping != "clusters" and self.embeddings is not None:
-            problems.append(f"--embeddings is for --grouping clusters, not {self.grouping}")
+        by_embeddings = self.grouping in ("clusters", "discovered")
+        if by_embeddings and self.embeddings is None:
+            problems.append(
+                f"--grouping {self.grouping} needs --embeddings, a run of train_lm to take them from"
+            )
+        if not by_embeddings and self.embeddings is not None:
+            problems.append(f"--embeddings is for --grouping clusters or discovered, not {self.grouping}")
         return problems
 
 
@@ -148,7 +152,8 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _BackboneFlags, _TextFla
     PROGRAM: ClassVar[str] = "train_lm"
     MODULE: ClassVar[str] = "lm.train"
     ADDED_LATER: ClassVar[dict[str, Any]] = {
-        "embeddings": None, "modulation": None, "rank": None, "chunk_size": None, "adapter": False
+        "embeddings": None, "modulation": None, "rank": None, "chunk_size": None, "samples": None,
+        "hashes": None, "buckets": None, "adapter": False
     }  # fmt: skip
 
     preset: Literal["default", "paper-128", "paper-256", "paper-512", "ablation", "quickstart"] = "default"

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,16 +34,18 @@ from transformers import (
     LogitsProcessorList,
     PreTrainedConfig,
     PreTrainedModel,
+    StoppingCriteriaList,
 )
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import SubConfigSpec
+from transformers.generation.streamers import BaseStreamer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import ModelOutput, TransformersKwargs, logging
 
 from lm.attention import unmasked
+from lm.decode import Rules, decode
 from lm.fused import FusedOutput, fused_outputs, requested
 from lm.hub import AUTO_MAP, CODE, CODE_FILE
-from lm.shortlist import shortlist
 from sqrtvocab import HEADS, Head, Partition, make_head
 from sqrtvocab.atomic import write_text
 from sqrtvocab.heads import head_class
@@ -141,6 +142,8 @@ class CompressedLMOutput(ModelOutput):
     member_loss: Tensor | None = None
     logits: Tensor | None = None
     """[B, positions kept, V] log-probabilities, at least float32; with labels, if `eval_output` says so."""
+    rows: Tensor | None = None
+    """[B, positions kept, d] what the head makes the logits of; see `return_rows`."""
     predictions: Tensor | None = None
     """[B, L] the most probable token after each position; see `eval_output`."""
     past_key_values: Cache | None = None
@@ -281,7 +284,7 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
-        logits_top_k: int | None = None,
+        return_rows: bool = False,
         num_items_in_batch: int | Tensor | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
@@ -293,8 +296,8 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
             labels: [B, L], aligned with `input_ids`, as everywhere in `transformers`; −100 takes no part.
                 In evaluation mode the output has what `config.eval_output` says, too.
             logits_to_keep: logits of the last so many positions, or of the positions listed; 0 is all.
-            logits_top_k: build only the so many largest logits, exactly, and −inf for the rest: no V-wide
-                softmax. `generate` asks for it by itself.
+            return_rows: instead of the logits, the rows [.., d] of which `self.head` makes them: for
+                `head.topk` or `head.sample`, which need nothing V-wide. `generate` asks for it by itself.
             num_items_in_batch: what the summed loss is divided by, instead of the number of labels.
             return_dict: False gives the values that are not None as a plain tuple.
             shift_labels: [B, L], the target of each position, instead of `labels`.
@@ -329,7 +332,7 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
                 **kwargs,
             )
         hidden = outputs.last_hidden_state  # [B, L, d]
-        loss = group_loss = member_loss = logits = predictions = None
+        loss = group_loss = member_loss = logits = rows = predictions = None
         if not training:
             if (
                 num_items_in_batch is not None
@@ -339,20 +342,22 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
                     "label_smoothing_factor take lm.trainer.HeadTrainer, which needs none"
                 )
             keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = self._logits(hidden[:, keep], logits_top_k)
+            rows = self.adapted(hidden[:, keep])
+            if not return_rows:
+                logits, rows = self.head.log_prob(rows), None
         else:
             if shift_labels is None:
                 assert labels is not None
                 # Shift the labels, not the hidden states: one position a row is ignored, nothing d-wide
                 # copied.
                 shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)  # [B, L]
-            rows = self.adapted(hidden)  # [B, L, d]
+            states = self.adapted(hidden)  # [B, L, d]
             if fused:
                 return fused_outputs(
-                    self.head, rows, shift_labels, IGNORED, num_items_in_batch, self._fused_outputs
+                    self.head, states, shift_labels, IGNORED, num_items_in_batch, self._fused_outputs
                 )
             parts = self.head(
-                rows,
+                states,
                 shift_labels,
                 ignore_index=IGNORED,
                 reduction="mean" if num_items_in_batch is None else "sum",
@@ -361,15 +366,16 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
             divisor = 1 if num_items_in_batch is None else num_items_in_batch
             loss, group_loss, member_loss = (part / divisor for part in parts)
             if not self.training and self.config.eval_output == "tokens":
-                predictions = self.head.predict(rows)
+                predictions = self.head.predict(states)
             elif not self.training and self.config.eval_output == "logits":
-                logits = self.head.log_prob(rows)
+                logits = self.head.log_prob(states)
         # All at once, for its values are in the order in which they are set.
         result = CompressedLMOutput(
             loss=loss,
             group_loss=group_loss,
             member_loss=member_loss,
             logits=logits,
+            rows=rows,
             predictions=predictions,
             past_key_values=outputs.get("past_key_values"),
             hidden_states=outputs.get("hidden_states"),
@@ -382,49 +388,57 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
         """[..., d] of the backbone -> [..., d] for the head."""
         return hidden if self.adapter is None else self.adapter(hidden)
 
-    def _logits(self, hidden: Tensor, largest: int | None) -> Tensor:
-        """[B, L, d] -> [B, L, V], if only the `largest` are wanted with −inf at the others."""
-        rows = self.adapted(hidden)
-        if largest is None:
-            return self.head.log_prob(rows)
-        best, classes = self.head.topk(rows, min(largest, self.head.num_classes))
-        empty = best.new_full((*rows.shape[:-1], self.head.num_classes), -math.inf)
-        return empty.scatter_(-1, classes, best)
-
     def _in_float32(self) -> bool:
         device = self.head_device.type
         weights = {parameter.dtype for parameter in self.head.parameters()}
         return weights == {torch.float32} and not torch.is_autocast_enabled(device)
 
-    def generate(
-        self,
-        inputs: Tensor | None = None,
-        generation_config: GenerationConfig | None = None,
-        logits_processor: LogitsProcessorList | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """As in `transformers`; builds only the logits that the settings can tell from all of them.
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As in `transformers`, whatever the settings.
 
-        Greedy decoding and sampling with `top_k` (50 if nobody says) need a few, which most heads
-        find exactly without a V-wide softmax. Beams, penalties, `top_k=0` and whatever else might look
-        further get all V; so does `logits_top_k=None`, said explicitly. So does half precision, in which many
-        logits are equal and the ones found would be an arbitrary choice of these.
+        Greedy decoding and sampling (temperature, top-k, top-p, min-p, a penalty for repetition) look at few
+        tokens, and a head that finds these without a V-wide row is asked for no more; see `lm.decode`. Beams,
+        processors of your own, scores to be returned and half precision, in which many logits are equal and
+        those found would be an arbitrary choice of them, get all V logits. So does
+        `custom_generate=GenerationMixin._sample`, which asks for the ordinary way.
 
         A backbone without a key-value cache (Mamba, say) reads the text again for every token: `generate`
         knows the caches of others by the names of their classes only.
         """
         if "past_key_values" not in inspect.signature(self.backbone.forward).parameters:
             kwargs["use_cache"] = False
-        unusual = logits_processor or args or "logits_top_k" in kwargs
-        if self.head.sparse_topk and not unusual and self._in_float32():
-            settings: dict[str, Any] = {}
-            for config in (self.generation_config, generation_config):  # the later wins
-                said = config.to_dict() if config is not None else {}
-                settings |= {name: value for name, value in said.items() if value is not None}
-            if (count := shortlist(settings | kwargs)) is not None:
-                kwargs["logits_top_k"] = count
-        return cast(Any, super()).generate(inputs, generation_config, logits_processor, *args, **kwargs)
+        return cast(Any, super()).generate(*args, **kwargs)
+
+    def _sample(  # not by `custom_generate`: a function given there gets neither streamer nor tokenizer
+        self,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        synced_gpus: bool = False,
+        streamer: BaseStreamer | None = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """What `generate` calls for greedy decoding and sampling."""
+        for name in ("tokenizer", "assistant_tokenizer"):  # of the stopping criteria; handed on for no reason
+            model_kwargs.pop(name, None)
+        config: Any = generation_config
+        wants_more = config.output_scores or config.output_logits
+        wants_more = wants_more or config.output_attentions or config.output_hidden_states
+        rules = None
+        if self.head.sparse_topk and self._in_float32() and not (wants_more or synced_gpus):
+            rules = Rules.read(logits_processor, bool(config.do_sample))
+        if rules is None or cast(Any, self)._valid_auto_compile_criteria(model_kwargs, config):
+            return cast(Any, super())._sample(
+                input_ids,
+                logits_processor,
+                stopping_criteria,
+                generation_config,
+                synced_gpus,
+                streamer,
+                **model_kwargs,
+            )
+        return decode(self, input_ids, rules, stopping_criteria, config, streamer, model_kwargs)
 
 
 AutoConfig.register(CompressedLMConfig.model_type, CompressedLMConfig)

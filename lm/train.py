@@ -55,9 +55,10 @@ from sqrtvocab.training.window import Window
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its text.
 SAME_RUN = (
-    "head", "modulation", "rank", "grouping", "groups", "prior", "tie_embeddings", "adapter", "backbone",
-    "hidden_size", "num_layers", "num_attention_heads", "seq_len", "dropout", "data_used", "tokenizer",
-    "tokenizer_digest", "training_tokens", "sequences_per_step", "weight_decay", "seed",
+    "head", "modulation", "rank", "samples", "hashes", "buckets", "grouping", "groups", "prior",
+    "tie_embeddings", "adapter", "backbone", "hidden_size", "num_layers", "num_attention_heads", "seq_len",
+    "dropout", "data_used", "tokenizer", "tokenizer_digest", "training_tokens", "sequences_per_step",
+    "weight_decay", "seed",
 )  # fmt: skip
 CLIP = 1.0  # the gradient's largest norm
 SAMPLE_TOKENS = 120

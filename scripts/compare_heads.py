@@ -4,34 +4,42 @@
     python scripts/compare_heads.py lm --data FOLDER --seeds 0 1 2 --contenders flat grouped-linear
     python scripts/compare_heads.py lm --data FOLDER --max-minutes 60       # a part; call again for the rest
     python scripts/compare_heads.py images --steps 1200                     # the 184,320 classes of shapes
+    python scripts/compare_heads.py images --shuffled-labels --steps 480    # nothing known of the labels
     python scripts/compare_heads.py lm --quick                              # under two minutes
     python scripts/compare_heads.py lm --redraw                             # only the table and the figure
 
 Each model is a run of `train_lm` or `train_classifier` in --runs, to be watched in TensorBoard; a run that
 was stopped is resumed. The record is --out/heads_lm.csv or heads_images.csv, a row for each contender, seed
-and settings; what is there is not trained again. Table and figure are made from it after every run.
+and settings; what is there is not trained again. Table and figure are made from it after every run. With
+--shuffled-labels the record is heads_shuffled.csv: every contender at several learning rates, chosen by
+validation images and scored by test images, for equally many images and for equal CPU time.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import tyro
 
+from scripts.common import shuffled
 from scripts.common.command import run_script, say
 from scripts.common.contenders import COMPARISONS, IMAGES_RECIPE, Comparison, lm_recipe, lm_settings
-from scripts.common.jobs import Data, Job, by_definition, record_of_runs
+from scripts.common.jobs import Contender, Data, Job, by_definition, record_of_runs
 from scripts.common.lm_models import Shape
 from scripts.common.pages import write_figure, write_page
 from scripts.common.records import Key, lock_of
-from scripts.common.runs import RunFlags, Train, require_rows, run_all, train_in_new_process
+from scripts.common.runs import RunFlags, Train, require_rows, run_all, train_in_fork, train_in_new_process
+from scripts.reports import shuffled_figure, shuffled_page
 from scripts.reports.heads_figure import draw
 from scripts.reports.heads_page import document
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab.errors import UserError
-from sqrtvocab.flags import at_least, positive
+from sqrtvocab.flags import at_least, flag, positive
 
 QUICK_SPACE = (
     "pattern=solid,striped",
@@ -54,8 +62,13 @@ class CompareFlags(RunFlags):
     shared: bool = False
     """Other work shares the cores: keep the losses of these runs, leave their seconds out."""
 
+    @property
+    def known(self) -> dict[str, Contender]:
+        """All that can be named."""
+        return self.comparison.contenders
+
     def __post_init__(self) -> None:
-        known = self.comparison.contenders
+        known = self.known
         problems = [
             f"--contenders {name}: expected some of {', '.join(known)}"
             for name in self.contenders
@@ -129,9 +142,39 @@ class ImageFlags(CompareFlags):
     """Images of a step."""
     eval_images: int = 5000
     """Validation images, scored once at the end."""
+    shuffled_labels: bool = False
+    """Compare what is there for labels that tell nothing, each at several learning rates."""
+    rates: tuple[float, ...] = (0.0003, 0.001, 0.003)
+    """With --shuffled-labels: the learning rates to choose from."""
+    image_size: int = 100
+    """With --shuffled-labels: side of the images."""
+    backbone: str = "cnn"
+    """With --shuffled-labels: as `train_classifier --backbone`."""
+
+    @property
+    def known(self) -> dict[str, Contender]:
+        if not self.shuffled_labels:
+            return super().known
+        try:
+            return shuffled.contenders(AttributeSpace.parse_only(self.chosen_only).num_classes)
+        except ValueError:  # named below
+            return {}
+
+    @property
+    def chosen_only(self) -> tuple[str, ...]:
+        """The classes of the comparison."""
+        return QUICK_SPACE if self.quick else self.only
 
     def problems(self) -> list[str]:
-        found = super().problems() + at_least(self, 1, "steps", "batch_size", "eval_images")
+        found = super().problems() + at_least(self, 1, "steps", "batch_size", "eval_images", "image_size")
+        if not self.rates or not all(0 < rate < math.inf for rate in self.rates):
+            found.append("--rates must be at least one number, all positive and finite")
+        given = {"rates", "image_size", "backbone"}
+        changed = [field for field in dataclasses.fields(self) if field.name in given]
+        if not self.shuffled_labels and (
+            others := [flag(field.name) for field in changed if getattr(self, field.name) != field.default]
+        ):
+            found.append(f"{', '.join(others)}: for --shuffled-labels only")
         try:
             AttributeSpace.parse_only(self.only)
         except ValueError as error:
@@ -140,11 +183,16 @@ class ImageFlags(CompareFlags):
 
     def settings(self) -> tuple[str, ...]:
         """The flags of `train_classifier` that all contenders share."""
-        only = QUICK_SPACE if self.quick else self.only
+        only = self.chosen_only
         steps, batch, images = (12, 16, 96) if self.quick else (self.steps, self.batch_size, self.eval_images)
         chosen = [part for option in only for part in ("--only", option)]
         text = f"--batch-size {batch} --accumulate 1 --max-steps {steps} --epochs 1000"
-        return (*chosen, *f"{text} --eval-every {steps} --eval-images {images} {IMAGES_RECIPE}".split())
+        text += f" --eval-every {steps} --eval-images {images}"
+        if not self.shuffled_labels:
+            return (*chosen, *f"{text} --lr 0.001 {IMAGES_RECIPE}".split())
+        size = 32 if self.quick else self.image_size
+        more = f"--image-size {size} --backbone {self.backbone} --workers 0"
+        return (*chosen, *f"{text} {IMAGES_RECIPE} {more}".split())
 
     def text(self) -> None:
         """No text."""
@@ -174,8 +222,49 @@ def plan(config: LmFlags | ImageFlags, known: set[Key]) -> list[Job]:
     return list(dict.fromkeys(jobs))  # one named later may be there already, for its embeddings
 
 
+def main_shuffled(
+    config: ImageFlags, train: Train = train_in_fork, score: Train = shuffled.score_in_fork
+) -> None:
+    """The same for labels that tell nothing: equal images at all rates, then equal CPU time at the best."""
+    out = config.folder()
+    page, figure = out / "heads_shuffled.md", out / "heads_shuffled.png"
+    record = shuffled.record_of_scores(out / "heads_shuffled.csv")
+
+    def report() -> None:
+        if rows := record.rows():
+            with lock_of(page):
+                write_page(page, shuffled_page.document(rows, figure.name))
+                write_figure(figure, shuffled_figure.draw(rows))
+
+    def lacking(jobs: Sequence[shuffled.ScoredJob]) -> list[shuffled.ScoredJob]:
+        return [job for job in jobs if job.key not in record.known()]
+
+    if config.redraw:
+        if not record.rows():
+            raise UserError(f"--redraw: no row in {record.path}; --out names the folder of another record")
+    else:
+        chosen = {name: config.known[name] for name in config.contenders or config.known}
+        settings = config.settings()
+        images = int(settings[settings.index("--eval-images") + 1])
+        jobs = shuffled.equal_images(chosen, config.rates, config.seeds, settings, config.runs, images)
+        began, limit = time.monotonic(), config.max_minutes
+        say(f"runs of equal images to do: {len(lacking(jobs))} of {len(jobs)}")
+        step = shuffled.scoring(train, score)
+        run_all(lacking(jobs), record, config.threads, limit, report, config.shared, step)
+        longer = lacking(shuffled.equal_seconds(jobs, record.rows()))
+        say(f"runs of equal CPU time to do: {len(longer)}")
+        left = None if limit is None else limit - (time.monotonic() - began) / 60
+        if left is None or left > 0:
+            run_all(longer, record, config.threads, left, report, config.shared, step)
+    report()
+    print(f"{page}, {figure}, {record.path}")
+
+
 def main(config: LmFlags | ImageFlags, train: Train = train_in_new_process) -> None:
     """Train, tabulate, draw. A head that only this process has registered needs `train_in_this_process`."""
+    if isinstance(config, ImageFlags) and config.shuffled_labels:
+        main_shuffled(config)
+        return
     comparison = config.comparison
     out = config.folder()
     page, figure = out / f"heads_{comparison.name}.md", out / f"heads_{comparison.name}.png"

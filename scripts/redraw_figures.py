@@ -23,7 +23,10 @@ from scripts.common.records import Row
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Name = Literal["classification", "classification_4608", "memory", "ablation", "heads_lm", "heads_images"]
+Name = Literal[
+    "classification", "classification_4608", "memory", "ablation", "heads_lm", "heads_images",
+    "heads_shuffled",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Config:
         "ablation",
         "heads_lm",
         "heads_images",
+        "heads_shuffled",
     )
     """Which ones."""
     out: Path | None = None
@@ -89,11 +93,20 @@ def heads(name: str) -> Figure:
     return draw(by_definition(rows_of(f"heads_{name}"), comparison.contenders)[0], comparison)
 
 
+def heads_shuffled() -> Figure:
+    """The figure of `compare_heads images --shuffled-labels`."""
+    from scripts.reports.shuffled_figure import draw
+
+    return draw(rows_of("heads_shuffled"))
+
+
 def main(config: Config) -> None:
     """Read, draw."""
     out = make_folder(config.out, False)
     for name in config.only:
-        if name.startswith("heads_"):
+        if name == "heads_shuffled":
+            figure = heads_shuffled()
+        elif name.startswith("heads_"):
             figure = heads(name.removeprefix("heads_"))
         elif name.startswith("classification"):
             figure = classification(name)

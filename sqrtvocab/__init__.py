@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sqrtvocab.heads import Head as Head
     from sqrtvocab.heads import HeadCost as HeadCost
     from sqrtvocab.heads import HeadOutput as HeadOutput
+    from sqrtvocab.heads import MachHead as MachHead
+    from sqrtvocab.heads import SampledHead as SampledHead
     from sqrtvocab.partition import Partition as Partition
 
 __version__ = "0.1.0"

@@ -1,6 +1,6 @@
-"""Groups of classes that are alike: k-means on vectors, balanced to the exact group sizes.
+"""Groups found in vectors: k-means balanced to the exact group sizes, members matched across groups.
 
-scikit-learn is imported when it is used, so that nobody else needs it.
+scikit-learn and scipy are imported when they are used, so that nobody else needs them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
 ITERATIONS = 50  # of k-means; what is left to move after that, the balancing moves anyway
+ROUNDS = 15  # of matching
 
 
 def cluster_order(
@@ -77,3 +78,37 @@ def balanced(distances: FloatArray, sizes: IntArray) -> IntArray:
         open_clusters = open_clusters[room[open_clusters] > 0]
     group[waiting] = np.repeat(np.arange(len(sizes)), room)[: len(waiting)]
     return group
+
+
+def matched_order(vectors: FloatArray, order: IntArray, sizes: IntArray) -> IntArray:
+    """The order [V] with the classes of each group put such that members of the same number are alike.
+
+    What a member is like is how its vector differs from the mean of its group. Member t of all groups has a
+    pattern, the mean of those differences; the classes of each group are assigned to the patterns so that
+    they fit them best in sum, and the patterns are taken anew, in turn. No step makes the fit worse, so it
+    ends when nothing moves, or after 15 rounds.
+
+    Args:
+        vectors: [V, d].
+        order: [V], group after group; sets out which classes a group holds, and is where the search begins.
+        sizes: [G] of the groups, which differ by at most one.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    places = np.split(order, sizes.cumsum()[:-1])  # G arrays of classes, by member
+    differences = [vectors[classes] - vectors[classes].mean(0) for classes in places]
+    patterns = differences[int(sizes.argmax())].copy()  # [S, d] those of one of the largest groups
+    for _ in range(ROUNDS):
+        moved = False
+        totals, counts = np.zeros_like(patterns), np.zeros(len(patterns))
+        for group, difference in enumerate(differences):
+            # Squared distances and products rank assignments alike: every class and pattern is used once.
+            _, best = linear_sum_assignment(patterns[: len(difference)] @ difference.T, maximize=True)
+            moved |= not np.array_equal(best, np.arange(len(best)))
+            places[group], differences[group] = places[group][best], difference[best]
+            totals[: len(best)] += differences[group]
+            counts[: len(best)] += 1
+        patterns = totals / counts[:, None]
+        if not moved:
+            break
+    return np.concatenate(places)

@@ -167,15 +167,40 @@ class Partition(ClassOrder):
         """
         from sqrtvocab.clusters import cluster_order
 
-        vectors = torch.as_tensor(vectors).detach().to(device="cpu", dtype=torch.float32)
-        if vectors.dim() != 2 or not vectors.numel():
-            raise ValueError(f"vectors must have shape [V, d], got {list(vectors.shape)}")
-        if not bool(vectors.isfinite().all()):
-            raise ValueError("vectors must be finite")
+        vectors = check_vectors(vectors)
         sizes = cls(len(vectors), num_groups).sizes().numpy()
         weights = None if counts is None else check_counts(counts, len(vectors)).cpu().numpy()
         order = cluster_order(vectors.numpy(), sizes, weights, seed)
         return cls(len(vectors), num_groups, torch.from_numpy(order))
+
+    @classmethod
+    def discovered(
+        cls,
+        vectors: Tensor,
+        num_groups: int | None = None,
+        counts: Tensor | Sequence[float] | None = None,
+        seed: int = 0,
+    ) -> Partition:
+        """Groups of classes with similar vectors, as :meth:`by_clusters` makes them, whose members of one
+        number differ alike from the others of their group: for ``grouped``, which shares the weights of
+        member t among all groups, where nothing is known of how the labels are made.
+
+        Members are matched by assignments (scipy) of every group to common patterns, which follow from them
+        in turn; 15 rounds at most. What it is worth depends on the vectors: where they are no sums of what
+        groups and members have in common, little.
+
+        Args:
+            vectors, counts, seed: see :meth:`by_clusters`.
+
+        Raises:
+            ValueError: vectors that are not [V, d] or not finite.
+        """
+        from sqrtvocab.clusters import matched_order
+
+        clusters = cls.by_clusters(vectors, num_groups, counts, seed)
+        order, sizes = clusters.classes_at(torch.arange(len(vectors))).numpy(), clusters.sizes()
+        matched = matched_order(check_vectors(vectors).numpy(), order, sizes.numpy())
+        return cls(len(vectors), num_groups, torch.from_numpy(matched))
 
     @classmethod
     def aligned(cls, radices: Sequence[int]) -> Partition:
@@ -364,6 +389,16 @@ def check_labels(name: str, labels: Tensor | Sequence[int]) -> Tensor:
     if not is_integral(labels):
         raise ValueError(f"{name} must hold integers, got {labels.dtype}")
     return labels.detach().to(device="cpu", dtype=torch.int64)
+
+
+def check_vectors(vectors: Tensor) -> Tensor:
+    """One vector for each class: finite, float32 [V, d] on the CPU."""
+    vectors = torch.as_tensor(vectors).detach().to(device="cpu", dtype=torch.float32)
+    if vectors.dim() != 2 or not vectors.numel():
+        raise ValueError(f"vectors must have shape [V, d], got {list(vectors.shape)}")
+    if not bool(vectors.isfinite().all()):
+        raise ValueError("vectors must be finite")
+    return vectors
 
 
 def check_counts(counts: Tensor | Sequence[float], num_classes: int | None = None) -> Tensor:

@@ -38,6 +38,7 @@ from sqrtvocab.heads.registry import HEADS
 
 HeadName = Annotated[str, tyro.conf.arg(metavar="{" + ",".join(HEADS) + "}")]
 Modulation = Literal["scale-shift", "film", "both"]
+HEAD_OPTIONS = ("modulation", "rank", "chunk_size", "samples", "hashes", "buckets")  # flags of these names
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class HeadFlags(Flags):
     """Output head. grouped: the paper's, one layer that all groups share. flat: the ordinary one.
     grouped-linear: one linear layer for each group. grouped-low-rank: a mixture of a few layers that all
     groups share. adaptive: adaptive softmax. factored: one softmax for each attribute, where the classes are
-    made of attributes."""
+    made of attributes. sampled: the flat one, trained on drawn classes. mach: several softmaxes over random
+    buckets."""
     grouping: str = "index"
     """Which classes share a group."""
     num_groups: int | None = None
@@ -68,11 +70,19 @@ class HeadFlags(Flags):
     """How many layers the groups of --head grouped-low-rank share; 16 by default."""
     chunk_size: int | None = None
     """Let --head flat work on this many images or tokens at a time: exactly the same loss, in less memory."""
+    samples: int | None = None
+    """How many classes --head sampled draws for a batch; 1,024 by default."""
+    hashes: int | None = None
+    """How many times --head mach deals the classes to buckets; 16 by default."""
+    buckets: int | None = None
+    """Buckets of each hash of --head mach; 4·√V by default."""
     prior: bool = False
     """Start the head's biases at the log frequencies of the classes in the training data."""
 
     def problems(self) -> list[str]:
-        problems = super().problems() + at_least(self, 1, "num_groups", "rank", "chunk_size")
+        problems = super().problems() + at_least(
+            self, 1, "num_groups", "rank", "chunk_size", "samples", "hashes", "buckets"
+        )
         if self.head not in HEADS:
             return [*problems, f"--head {self.head}: no head has this name; choose {_either(HEADS)}"]
         for option in self.given_head_options():
@@ -84,7 +94,7 @@ class HeadFlags(Flags):
 
     def given_head_options(self) -> dict[str, Any]:
         """The options of the head's class that were given as flags."""
-        options = {name: getattr(self, name) for name in ("modulation", "rank", "chunk_size")}
+        options = {name: getattr(self, name) for name in HEAD_OPTIONS}
         return {name: value for name, value in options.items() if value is not None}
 
 

@@ -117,8 +117,7 @@ IMAGES = {
 
 # Settings that no flag of a comparison changes, spelled out for the same reason.
 IMAGES_RECIPE = (
-    "--lr 0.001 --schedule cosine --warmup-steps 0 --rotation-cue notch --images-per-class 10 "
-    "--precision fp32"
+    "--schedule cosine --warmup-steps 0 --rotation-cue notch --images-per-class 10 --precision fp32"
 )
 
 

@@ -164,6 +164,7 @@ def as_if_trained(model: Any) -> None:
 def write_step(name: str, mode: str, shape: Shape, batch_size: int, new_tokens: int) -> Callable[[], Any]:
     """Generation with a cache, always of the same length, by models that know what to say."""
     import torch
+    from transformers import GenerationMixin
 
     name, _, dense = name.partition(", ")
     with torch.device(shape.device):
@@ -177,7 +178,7 @@ def write_step(name: str, mode: str, shape: Shape, batch_size: int, new_tokens: 
         **WRITING_MODES[mode],
         "pad_token_id": 0,
         "attention_mask": torch.ones_like(ids),
-        **({"logits_top_k": None} if dense else {}),
+        **({"custom_generate": GenerationMixin._sample} if dense else {}),
     }
 
     def step() -> None:

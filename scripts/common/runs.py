@@ -88,6 +88,12 @@ def train_in_this_process(job: Job, threads: int) -> int:
     return code
 
 
+def train_in_fork(job: Job, threads: int) -> int:
+    """Train in a copy of this process, which has imported what a run needs: that takes seconds, each time."""
+    importlib.import_module(job.trainer)
+    return fork(lambda: train_in_this_process(job, threads), threads)
+
+
 def run_all(
     jobs: Sequence[Job],
     record: Record,
@@ -171,29 +177,73 @@ def launch(arguments: Sequence[str], threads: int) -> int:
         SystemExit: after a signal.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    process: subprocess.Popen[bytes] | None = None
+    # This interpreter, not the installed command: it must be of this environment. In a group of its own,
+    # so that Ctrl-C reaches it once, through us: a second one would end it without saving.
+    command = [sys.executable, *arguments]
+    with _signals_for() as of_child:
+        process = subprocess.Popen(command, env=environment, process_group=0)
+        of_child(process.send_signal)
+        return process.wait()
+
+
+def fork(call: Callable[[], int], threads: int) -> int:
+    """Run `call` in a copy of this process -> its exit code. What is imported here is there at once.
+
+    Raises:
+        SystemExit: after a signal, as `launch`.
+    """
+    with _signals_for() as of_child:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                import torch
+
+                os.setpgid(0, 0)
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, signal.default_int_handler)
+                torch.set_num_threads(threads)
+                code = call()
+            except SystemExit as end:  # of a command that refuses its flags
+                code = end.code if isinstance(end.code, int) else 1
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)  # not what else was to be done here
+        of_child(lambda number: os.kill(pid, number))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        of_child(None)
+        return code
+
+
+Send = Callable[[int], None]
+
+
+@contextmanager
+def _signals_for() -> Iterator[Callable[[Send | None], None]]:
+    """Pass signals on to a child, by a function that must be told when there is one; after one, end."""
+    sends: list[Send] = []
     received: list[int] = []
     waiting: list[int] = []  # came before there was a process to pass them to
 
     def pass_on(number: int, _: object) -> None:
         received.append(number)
-        if process is None:
-            waiting.append(number)
+        if sends:
+            sends[0](number)
         else:
-            process.send_signal(number)
+            waiting.append(number)
+
+    def tell(send: Send | None) -> None:
+        sends[:] = [] if send is None else [send]
+        while send is not None and waiting:
+            send(waiting.pop())
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        # This interpreter, not the installed command: it must be of this environment. In a group of its own,
-        # so that Ctrl-C reaches it once, through us: a second one would end it without saving.
-        process = subprocess.Popen([sys.executable, *arguments], env=environment, process_group=0)
-        while waiting:
-            process.send_signal(waiting.pop())
-        code = process.wait()
+        yield tell
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if received:
         say("stopped; call again to go on")
         raise SystemExit(128 + received[0])
-    return code

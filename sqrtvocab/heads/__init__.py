@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sqrtvocab.heads.grouped import GroupedHead as GroupedHead
     from sqrtvocab.heads.grouped_linear import GroupedLinearHead as GroupedLinearHead
     from sqrtvocab.heads.grouped_low_rank import GroupedLowRankHead as GroupedLowRankHead
+    from sqrtvocab.heads.mach import MachHead as MachHead
+    from sqrtvocab.heads.sampled import SampledHead as SampledHead
 
 # Loaded when first used: the names of the heads must not cost the import of torch.
 _CONTRACT = ("Guesses", "Head", "HeadCost", "HeadOutput")

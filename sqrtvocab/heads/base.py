@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sqrtvocab.heads import place
-from sqrtvocab.heads.sampling import draw, draw_cooled, draw_nucleus, keep
+from sqrtvocab.heads.sampling import draw, draw_among_best, draw_cooled, draw_nucleus
 from sqrtvocab.partition import ClassOrder, Partition, check_counts, host_sees, integer, is_traced, positive
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -30,7 +30,7 @@ class HeadOutput(NamedTuple):
     """What a head returns in training; ``loss = group_loss + member_loss``."""
 
     loss: Tensor
-    """The negative log-likelihood of the classes, reduced."""
+    """The negative log-likelihood of the classes, reduced; see ``Head.surrogate``."""
     group_loss: Tensor
     """Its share −log P(group); zero for a head without groups."""
     member_loss: Tensor
@@ -75,7 +75,8 @@ class Head(nn.Module, ABC):
 
     ``hidden`` is [..., d] in every method and ``target`` [...]. The loss means exactly what
     ``F.cross_entropy`` means on the dense distribution ``log_prob(hidden)``, and is at least float32
-    whatever the precision of the parameters.
+    whatever the precision of the parameters. A head that trains on something else says so
+    (``surrogate``); in evaluation mode, after ``eval()``, the loss of every head is exact.
 
     What a caller must know about a head it asks here, never by its class or name. A new head implements
     :meth:`_log_prob`, :meth:`_set_prior` and :meth:`reset_parameters`, and may answer everything else
@@ -101,6 +102,9 @@ class Head(nn.Module, ABC):
     """Whether ``topk`` finds its few classes without a V-wide row."""
     can_grow: ClassVar[bool] = False
     """Whether :meth:`grow` makes room for new classes."""
+    surrogate: ClassVar[bool] = False
+    """Whether the loss in training mode stands in for the negative log-likelihood: an estimate or a bound of
+    it that never sees all V classes. What it is instead, the head's own text says."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Options without which the head makes no sense, although it can be made."""
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -174,6 +178,14 @@ class Head(nn.Module, ABC):
         """[N, d] -> [N] one class drawn from P(class | hidden)."""
         return torch.cat([draw(self._log_prob(rows), generator) for rows in self._blocks(hidden)])
 
+    def _rank(self, hidden: Tensor, classes: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+        """[N, d], a class for each [N] -> its log-probability and how many are more probable, [N] each;
+        of those with ``limit`` or more both may be anything from there on."""
+        log_probs, best = self._topk(hidden, limit)  # [N, limit]
+        is_it = best == classes.unsqueeze(1)
+        rank = torch.where(is_it.any(1), is_it.int().argmax(1), limit)
+        return log_probs.gather(1, rank.clamp(max=limit - 1).unsqueeze(1)).squeeze(1), rank
+
     def _guesses(self, hidden: Tensor, target: Tensor, partition: Partition, k: int) -> Guesses:
         """:meth:`guesses` of [N, d] and valid targets [N]."""
         blocks = []
@@ -197,6 +209,15 @@ class Head(nn.Module, ABC):
     def describe(self) -> str:
         """What is peculiar to this head, in one line, its name left out: such as its groups, its rank."""
         return f"{self.num_classes:,} classes"
+
+    def give_sparse_gradients(self) -> list[nn.Parameter]:
+        """From now on let gradients be sparse tensors where a step meets few rows of a parameter.
+
+        Returns:
+            Those parameters: they need an optimiser that takes sparse gradients, such as
+            ``torch.optim.SparseAdam``. None, unless a head knows better.
+        """
+        return []
 
     @torch.no_grad()
     def init_from_linear(self, weight: Tensor, bias: Tensor | None, hidden: Tensor | None = None) -> bool:
@@ -412,10 +433,7 @@ class Head(nn.Module, ABC):
         self._check_hidden(hidden)
         rows = hidden.reshape(-1, self.in_features)  # [N, d]
         if top_k is not None:
-            log_probs, classes = self._topk(rows, top_k)  # [N, k]
-            logits = (log_probs - log_probs[:, :1]) / temperature  # a tiny temperature must not overflow
-            choice = draw(keep(logits, top_p, min_p), generator)  # [N]
-            drawn = classes.gather(1, choice.unsqueeze(1)).squeeze(1)
+            drawn = draw_among_best(self, rows, temperature, top_k, top_p, min_p, generator)
         elif top_p is not None or min_p is not None:
             drawn = draw_nucleus(self, rows, temperature, top_p, min_p, generator)
         elif temperature == 1:

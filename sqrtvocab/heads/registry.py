@@ -46,6 +46,8 @@ HEADS = Registry({
     "grouped-low-rank": "sqrtvocab.heads.grouped_low_rank:GroupedLowRankHead",
     "adaptive": "sqrtvocab.heads.adaptive:AdaptiveHead",
     "factored": "sqrtvocab.heads.factored:FactoredHead",
+    "sampled": "sqrtvocab.heads.sampled:SampledHead",
+    "mach": "sqrtvocab.heads.mach:MachHead",
 })  # fmt: skip
 
 

@@ -50,9 +50,62 @@ def draw_cooled(head: Head, rows: Tensor, temperature: float, generator: torch.G
             accepted = torch.rand(len(left), generator=generator, device=rows.device) < accept
             drawn[left[accepted]] = proposal[accepted]
             left = left[~accepted]
-    for block in head._blocks(left):
+    for block in head._blocks(left) if left.numel() else ():
         drawn[block] = draw(head._log_prob(rows[block]), generator, temperature)
     return drawn
+
+
+def draw_among_best(
+    head: Head,
+    rows: Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float | None,
+    min_p: float | None,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """[N, d] -> [N] from softmax(log_prob / temperature) of the ``top_k`` most probable classes, less those
+    that top-p and min-p leave out.
+
+    Up to temperature 1 by rejection: a class drawn from all, which is cheap, is accepted if fewer than
+    ``top_k`` classes are more probable, and with the probability that `draw_cooled` tells. To prove that of a
+    class which is likely takes a few groups; to find all ``top_k`` takes many. The rows still without a class
+    after a few rounds, and whatever needs the probabilities of all ``top_k``, are drawn from these.
+    """
+    is_plain = top_p is None and min_p is None and temperature <= 1 and 1 < top_k < head.num_classes
+    if not (is_plain and head.has_groups and host_sees(rows)):
+        return _draw_from_all_best(head, rows, temperature, top_k, top_p, min_p, generator)
+    drawn = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    left = torch.arange(len(rows), device=rows.device)
+    best = head._topk(rows, 1)[0].squeeze(1) if temperature < 1 else None  # [N]
+    for _ in range(ROUNDS):
+        if not len(left):
+            return drawn
+        proposal = head._sample(rows[left], generator)  # [R]
+        log_prob, rank = head._rank(rows[left], proposal, top_k)
+        accepted = rank < top_k
+        if best is not None:
+            accept = ((log_prob - best[left]) * (1 / temperature - 1)).exp()  # [R]
+            accepted &= torch.rand(len(left), generator=generator, device=rows.device) < accept
+        drawn[left[accepted]] = proposal[accepted]
+        left = left[~accepted]
+    drawn[left] = _draw_from_all_best(head, rows[left], temperature, top_k, None, None, generator)
+    return drawn
+
+
+def _draw_from_all_best(
+    head: Head,
+    rows: Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float | None,
+    min_p: float | None,
+    generator: torch.Generator | None,
+) -> Tensor:
+    log_probs, classes = head._topk(rows, top_k)  # [N, k]
+    logits = (log_probs - log_probs[:, :1]) / temperature  # a tiny temperature must not overflow
+    choice = draw(keep(logits, top_p, min_p), generator)  # [N]
+    return classes.gather(1, choice.unsqueeze(1)).squeeze(1)
 
 
 def draw_nucleus(
@@ -112,7 +165,7 @@ def _best_classes(
             is_ready |= (fewest == most) & (most <= k)
         yield left[is_ready], log_probs[is_ready], classes[is_ready]
         left = left[~is_ready]
-    for block in head._blocks(left):
+    for block in head._blocks(left) if left.numel() else ():
         yield block, *head._log_prob(rows[block]).sort(dim=-1, descending=True)
 
 

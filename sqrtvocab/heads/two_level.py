@@ -197,9 +197,35 @@ class TwoLevelHead(Head):
             classes[rows] = torch.cat([classes[rows], found_classes], 1).gather(1, keep)
             done, step = opened.stop, step * 2
             rows = rows[best[rows, -1] < ranked_log_probs[rows, done]]
-        for block in self._blocks(rows):
+        for block in self._blocks(rows) if len(rows) else ():  # an empty block would still cost V columns
             best[block], classes[block] = self._log_prob(hidden[block]).topk(k, dim=-1)
         return best, classes
+
+    def _rank(self, hidden: Tensor, classes: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+        """Opens the group of the class and, from the most probable down, groups that might hold a better one:
+        a class that was drawn is likely, so there are few."""
+        if self.is_uneven:
+            return super()._rank(hidden, classes, limit)
+        group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
+        own, member = self.partition.split(classes)  # [N], [N]
+        logits = wide(self.member_logits(hidden, own.unsqueeze(1)).squeeze(1))  # [N, ≥ S]
+        joint = group.gather(1, own.unsqueeze(1)) + F.log_softmax(logits, dim=-1)
+        log_prob = joint.gather(1, member.unsqueeze(1))  # [N, 1]
+        rank = (joint > log_prob).sum(1)  # [N]
+        # Its own group has been opened; no other that is less probable than the class itself can matter.
+        ranked_log_probs, ranked = group.scatter(1, own.unsqueeze(1), -math.inf).sort(dim=-1, descending=True)
+        rivals = (ranked_log_probs > log_prob).sum(1)  # [N]
+        done, step = 0, 1
+        rows = ((rivals > 0) & (rank < limit)).nonzero().squeeze(1)  # those still to be counted
+        while len(rows):
+            room = block_rows(len(rows) * max(self.partition.group_size, self.in_features))
+            opened = slice(done, min(done + min(step, room), self.partition.num_groups))
+            joint = F.log_softmax(wide(self.member_logits(hidden[rows], ranked[rows, opened])), dim=-1)
+            joint = joint + ranked_log_probs[rows, opened].unsqueeze(-1)  # [R, K, ≥ S]
+            rank[rows] += (joint > log_prob[rows].unsqueeze(-1)).sum((1, 2))
+            done, step = opened.stop, step * 2
+            rows = rows[(rivals[rows] > done) & (rank[rows] < limit)]
+        return log_prob.squeeze(1), rank
 
     def _open(self, hidden: Tensor, groups: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The best classes of groups [R, K] of the given log-probabilities: (theirs, classes), [R, ≤ k]."""

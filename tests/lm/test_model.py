@@ -10,17 +10,15 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
-    GenerationConfig,
+    GenerationMixin,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
-    LogitsProcessorList,
     MambaConfig,
 )
 
 from lm.model import CompressedLM, CompressedLMConfig, CompressedLMOutput, token_order
-from lm.shortlist import shortlist
 from sqrtvocab.measure import allocated_by
 
 V = 400
@@ -63,7 +61,9 @@ def dense_log_probs(model: CompressedLM, hidden):
 class Dense(CompressedLM):
     """The same model with logits from `dense_log_probs`, of the whole sequence and without a cache."""
 
-    def forward(self, input_ids, attention_mask=None, position_ids=None, logits_top_k=None, **ignored):
+    _sample = GenerationMixin._sample
+
+    def forward(self, input_ids, attention_mask=None, position_ids=None, **ignored):
         hidden = self.backbone(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids
         ).last_hidden_state
@@ -200,8 +200,10 @@ def test_generate_is_decoding_from_the_dense_distribution(backbone, head, mode):
     prompts = torch.randint(1, V, (2, 6))
     mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1] * 6])  # padded on the left
     options = {"max_new_tokens": 8, "pad_token_id": 0, "attention_mask": mask, **MODES[mode]}
+    is_plain = options["do_sample"] and "num_beams" not in options
+    ordinary = {"custom_generate": GenerationMixin._sample} if is_plain else {}
     torch.manual_seed(3)
-    ours = model.generate(prompts, **options)
+    ours = model.generate(prompts, **options, **ordinary)  # sampling of ours: see test_decode.py
     torch.manual_seed(3)
     theirs = dense.generate(prompts, use_cache=False, **options)
     assert torch.equal(ours, theirs)
@@ -229,27 +231,6 @@ def test_generate_equals_transformers_own_model(backbone_of, mode):
     assert torch.equal(*results)
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("mode", ["greedy", "top-k"])
-def test_the_largest_logits_alone_write_the_same(backbone, head, mode):
-    model = make(backbone, head)
-    prompts = torch.randint(1, V, (3, 6))
-    options = {
-        "max_new_tokens": 8,
-        "pad_token_id": 0,
-        "attention_mask": torch.ones_like(prompts),
-        **MODES[mode],
-    }
-    texts = []
-    for k in (None, options.get("top_k", 1)):
-        torch.manual_seed(3)
-        texts.append(model.generate(prompts, logits_top_k=k, **options))
-    assert torch.equal(*texts)
-    dense, few = model(prompts).logits, model(prompts, logits_top_k=4).logits
-    assert (few > -math.inf).sum(-1).eq(4).all()
-    torch.testing.assert_close(few.topk(4).values, dense.topk(4).values)
-
-
 @pytest.mark.parametrize("options", [{}, {"use_cache": True}, {"num_beams": 2}])
 def test_a_backbone_without_a_key_value_cache_writes_too(options):
     ends = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
@@ -265,107 +246,6 @@ def test_a_backbone_without_a_key_value_cache_writes_too(options):
             assert torch.equal(logits[:, 1:].argmax(-1) + 1, written[:, position])  # the end is forbidden
 
 
-FEW = {"greedy": 1, "sampling": 50, "temperature": 50, "top-k": 5}
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("head", ["grouped", "flat"])
-def test_generate_asks_for_the_logits_it_needs(backbone_of, head, mode):
-    model = make(backbone_of("gpt2"), head)
-    asked = []
-    model.register_forward_pre_hook(
-        lambda _, args, kwargs: asked.append(kwargs.get("logits_top_k")), with_kwargs=True
-    )
-    prompts = torch.randint(1, V, (2, 6))
-    model.generate(
-        prompts, max_new_tokens=2, min_new_tokens=2, eos_token_id=[0, 1], pad_token_id=0, **MODES[mode]
-    )
-    few = FEW[mode] + 2 if head == "grouped" and mode in FEW else None  # two may be forbidden
-    assert asked == [few, few]
-
-
-def test_a_forbidden_end_leaves_a_token_to_take(backbone_of):
-    model = make(backbone_of("gpt2"), "grouped")
-    prompts = torch.randint(1, V, (4, 6))
-    options = {"do_sample": False, "max_new_tokens": 1, "pad_token_id": 0}
-    favourite = int(model.generate(prompts, **options)[0, -1])
-    options |= {"eos_token_id": favourite, "min_new_tokens": 1}
-    written = model.generate(prompts, **options)
-    assert written[0, -1] != favourite
-    assert torch.equal(written, model.generate(prompts, logits_top_k=None, **options))
-
-
-@pytest.mark.parametrize(
-    ("settings", "count"),
-    [
-        ({}, 1),
-        ({"do_sample": False, "top_k": 7}, 1),
-        ({"do_sample": True}, 50),
-        ({"do_sample": True, "top_k": 7, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.0}, 7),
-        ({"do_sample": True, "top_k": 0}, None),
-        ({"do_sample": True, "top_k": None}, None),
-        ({"top_k": None, "min_p": None}, 1),
-        ({"min_new_tokens": 1, "eos_token_id": torch.tensor([1, 2, 3])}, 4),
-        ({"min_new_tokens": 1, "eos_token_id": [1, 2]}, 3),
-        ({"cache_implementation": "paged"}, None),
-        ({"min_new_tokens": 3, "eos_token_id": 2}, 2),
-        ({"min_length": 0, "eos_token_id": 2}, 1),
-        ({"num_beams": 1, "renormalize_logits": None}, 1),
-        ({"num_beams": 2}, None),
-        ({"repetition_penalty": 1.1}, None),
-        ({"suppress_tokens": []}, None),
-        ({"output_logits": True}, None),
-        ({"assistant_model": object()}, None),
-        ({"prefix_allowed_tokens_fn": print}, None),
-        ({"a_setting_of_tomorrow": 1}, None),
-    ],
-)
-def test_shortlist(settings, count):
-    assert shortlist(settings) == count
-
-
-def test_half_precision_gets_all_logits(backbone_of):
-    model = make(backbone_of("gpt2"), "grouped")
-    asked = []
-    model.register_forward_pre_hook(
-        lambda _, args, kwargs: asked.append(kwargs.get("logits_top_k")), with_kwargs=True
-    )
-    prompts, options = torch.randint(1, V, (2, 6)), {"max_new_tokens": 1, "pad_token_id": 0}
-    model.generate(prompts, **options)
-    with torch.autocast("cpu", torch.bfloat16):
-        model.generate(prompts, **options)
-    model.bfloat16().generate(prompts, **options)
-    assert asked == [1, None, None]
-
-
-def test_top_k_none_samples_from_all(backbone_of):
-    model = make(backbone_of("gpt2"), "grouped")
-    prompts = torch.randint(1, V, (8, 6))
-    options = {"do_sample": True, "top_k": None, "max_new_tokens": 4, "pad_token_id": 0}
-    texts = []
-    for more in ({}, {"logits_top_k": None}):
-        torch.manual_seed(3)
-        texts.append(model.generate(prompts, **options, **more))
-    assert torch.equal(*texts)
-
-
-def test_settings_of_generate_come_from_three_places(backbone_of):
-    model = make(backbone_of("gpt2"), "grouped")
-    prompts = torch.randint(1, V, (2, 6))
-    asked, log_prob = [], model.head.log_prob
-    model.head.log_prob = lambda hidden: asked.append(1) or log_prob(hidden)
-    common = {"max_new_tokens": 1, "pad_token_id": 0}
-    model.generate(prompts, **common)
-    assert not asked
-    model.generate(prompts, GenerationConfig(repetition_penalty=1.2, **common))
-    assert len(asked) == 1
-    model.generate(prompts, logits_processor=LogitsProcessorList([lambda ids, scores: scores]), **common)
-    assert len(asked) == 2
-    model.generation_config.repetition_penalty = 1.2
-    model.generate(prompts, **common)
-    assert len(asked) == 3
-
-
 def test_the_prompt_costs_one_row_of_logits(backbone_of, monkeypatch):
 
     model = make(backbone_of("gpt2"))
@@ -377,7 +257,9 @@ def test_the_prompt_costs_one_row_of_logits(backbone_of, monkeypatch):
 
     monkeypatch.setattr(model.head, "log_prob", watched)
     prompts = torch.randint(1, V, (2, 30))
-    model.generate(prompts, max_new_tokens=3, min_new_tokens=3, do_sample=False, logits_top_k=None)
+    model.generate(
+        prompts, max_new_tokens=3, min_new_tokens=3, do_sample=False, custom_generate=GenerationMixin._sample
+    )
     assert shapes == [(2, 1)] * 3
 
 

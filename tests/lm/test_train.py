@@ -215,8 +215,8 @@ def test_clusters_of_a_runs_embeddings(run, tiny, finished, tmp_path, head):
     assert scored["loss"] == pytest.approx(trained["loss/validation"], abs=0.2)  # on other windows
 
 
-def test_resumed_clusters_are_as_if_never_stopped(run, tiny, finished, tmp_path):
-    flags = [*tiny, "--grouping", "clusters", "--embeddings", finished]
+def test_resumed_groups_that_were_found_are_as_if_never_stopped(run, tiny, finished, tmp_path):
+    flags = [*tiny, "--head", "grouped", "--grouping", "discovered", "--embeddings", finished]
     assert run("train", *flags, "--max-steps", 4, "--out", tmp_path / "whole").code == 0
     assert run("train", *flags, "--max-steps", 2, "--out", tmp_path / "parts").code == 0
     assert run("train", *flags, "--max-steps", 4, "--out", tmp_path / "parts", "--resume", "auto").code == 0
@@ -493,7 +493,10 @@ def test_all_bad_flags_at_once(run, complaint):
         (("--data", "nowhere"), "--data nowhere: no such file or folder"),
         (("--head", "magic"), "--head magic: no head has this name; choose flat, grouped, grouped-linear, "),
         (("--head", "factored"), "--head factored: needs radices, which text does not have"),
-        (("--head", "adaptive", "--num-groups", 3), "--num-groups: --head adaptive has clusters, not groups"),
+        (
+            ("--head", "adaptive", "--num-groups", 3),
+            "--num-groups: --head adaptive has no groups of this kind",
+        ),
         (("--adapter",), "--adapter is for --tie-embeddings"),
         (("--head", "grouped", "--tie-embeddings"), "--tie-embeddings: --head grouped has no weight"),
         (("--modulation", "film"), "--modulation is for --head grouped, not grouped-linear"),
@@ -506,7 +509,7 @@ def test_all_bad_flags_at_once(run, complaint):
         (("--head", "flat", "--chunk-size", 0), "--chunk-size must be at least 1, got 0"),
         (("--head", "adaptive", "--grouping", "random"), "--grouping random: --head adaptive needs frequent"),
         (("--grouping", "clusters"), "--grouping clusters needs --embeddings"),
-        (("--embeddings", "runs/x"), "--embeddings is for --grouping clusters, not frequency"),
+        (("--embeddings", "runs/x"), "--embeddings is for --grouping clusters or discovered, not frequency"),
         (("--device", "cuda"), "--device cuda: torch"),
         (("--seed", 10**20), "--seed must be below 2^63, got 100000000000000000000"),
     ],

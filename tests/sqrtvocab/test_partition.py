@@ -385,3 +385,48 @@ def test_what_is_no_number_is_a_value_error(values):
 def test_counts_are_real():
     with pytest.raises(ValueError, match=r"counts must be real numbers, got torch\.complex64"):
         Partition.by_frequency(torch.tensor([1j, 2.0]))
+
+
+# ---- members matched across groups ----
+
+
+def sums_of_parts(groups, size, shuffle, noise=0.05):
+    """Vectors of groups x size classes, each a group's and a member's, and the numbers of both."""
+    generator = torch.Generator().manual_seed(1)
+    of_group = 6 * torch.randn(groups, 20, generator=generator)
+    of_member = torch.randn(size, 20, generator=generator)
+    vectors = (of_group[:, None] + of_member).view(-1, 20)
+    vectors = vectors + noise * torch.randn(vectors.shape, generator=generator)
+    shuffled = torch.randperm(len(vectors), generator=generator) if shuffle else torch.arange(len(vectors))
+    return vectors[shuffled], shuffled // size, shuffled % size
+
+
+def test_discovered_finds_what_groups_and_members_have_in_common():
+    vectors, group, member = sums_of_parts(9, 8, shuffle=True)
+    partition = Partition.discovered(vectors, 9)
+    assert bool((group[partition.order].view(9, 8).diff(dim=1) == 0).all())
+    assert bool((member[partition.order].view(9, 8).diff(dim=0) == 0).all())
+    clusters = Partition.by_clusters(vectors, 9)
+    assert not bool((member[clusters.order].view(9, 8).diff(dim=0) == 0).all())  # which nobody asked for
+    assert torch.equal(partition.order, Partition.discovered(vectors, 9).order)
+
+
+def test_discovered_keeps_the_clusters_where_sizes_differ_by_one():
+    vectors = sums_of_parts(7, 9, shuffle=True, noise=2.0)[0][:59]
+    partition, clusters = Partition.discovered(vectors, 7), Partition.by_clusters(vectors, 7)
+    everyone = torch.arange(59)
+    assert torch.equal(partition.split(everyone)[0], clusters.split(everyone)[0])
+
+    def fit(some):  # how much members of one number have in common
+        group, member = some.split(everyone)
+        means = torch.zeros(7, 20).index_add(0, group, vectors) / some.sizes()[:, None]
+        return float(torch.zeros(9, 20).index_add(0, member, vectors - means[group]).square().sum())
+
+    assert fit(partition) > 1.3 * fit(clusters)
+
+
+def test_discovered_refuses_what_are_no_vectors():
+    with pytest.raises(ValueError, match=r"vectors must have shape \[V, d\], got \[3\]"):
+        Partition.discovered(torch.ones(3))
+    with pytest.raises(ValueError, match="vectors must be finite"):
+        Partition.discovered(torch.full((3, 2), torch.nan))

@@ -17,6 +17,7 @@ from sqrtvocab import (
     GroupedLinearHead,
     GroupedLowRankHead,
     Head,
+    MachHead,
     Partition,
     make_head,
 )
@@ -71,6 +72,20 @@ def factored() -> MakeHead:
     return make
 
 
+def sampled() -> MakeHead:
+    """All classes drawn, where training is exact."""
+
+    def make(d: int, v: int, partition: Partition | None = None) -> Head:
+        return make_head("sampled", d, v, samples=v, order=partition.order if partition else None)
+
+    return make
+
+
+def in_evaluation(name: str, **options: Any) -> MakeHead:
+    """A head whose loss is exact only there; what it trains on has tests of its own."""
+    return lambda d, v, partition=None: make_head(name, d, v, **options).eval()
+
+
 CASES: dict[str, MakeHead] = {
     "flat": flat(),
     "flat-without-bias": flat(bias=False),
@@ -87,6 +102,9 @@ CASES: dict[str, MakeHead] = {
     "adaptive": adaptive(),
     "adaptive-rows": adaptive(kernel="rows"),
     "factored": factored(),
+    "sampled": sampled(),
+    "sampled-in-evaluation": in_evaluation("sampled"),
+    "mach-in-evaluation": in_evaluation("mach", hashes=3),
 }
 
 
@@ -139,6 +157,9 @@ def dense_distribution(head: Head, hidden: Tensor, groups: list[list[int]] | Non
         return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
     if isinstance(head, AdaptiveHead):
         return dense_adaptive(head, hidden)
+    if isinstance(head, MachHead):
+        log_prob = dense_mach(head, hidden)
+        return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
     if isinstance(head, FactoredHead):
         log_prob = torch.stack([factored_row(head, hidden, c) for c in range(v)], 1)
         return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
@@ -185,6 +206,20 @@ def factored_row(head: FactoredHead, hidden: Tensor, c: int) -> Tensor:
         log_prob = log_prob + logits[:, stop - radix : stop].log_softmax(-1)[:, c % radix]
         c, stop = c // radix, stop - radix
     return log_prob
+
+
+def dense_mach(head: MachHead, hidden: Tensor) -> Tensor:
+    """[N, V]: the product over the hashes, class by class, divided by its sum."""
+    logits = hidden @ head.scores.weight.T + head.scores.bias
+    hashes = [logits[:, r * head.buckets : (r + 1) * head.buckets].softmax(-1) for r in range(head.hashes)]
+    columns = []
+    for c in range(head.num_classes):
+        product = head.offset[c].exp().expand(len(hidden))
+        for r in range(head.hashes):
+            product = product * hashes[r][:, int(head.bucket[r, c])]
+        columns.append(product)
+    table = torch.stack(columns, 1)
+    return (table / table.sum(1, keepdim=True)).log()
 
 
 def dense_adaptive(head: AdaptiveHead, hidden: Tensor) -> Dense:

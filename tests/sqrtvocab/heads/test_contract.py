@@ -130,6 +130,8 @@ def test_cost_is_what_the_products_of_a_step_take(name, rows):
         "grouped-linear": D * (10 + 10),
         "grouped-low-rank": D * (10 + 10),
         "factored": D * (4 + 25),
+        "sampled": D * V,  # all of so few classes are drawn
+        "mach": D * 16 * 40,
         # the first softmax has 4 classes and 2 clusters; projections to 2 and 1 (at least) features
         "adaptive": D * 6 + D * 2 + 2 * 16 * share[4:20].sum() + D * 1 + 1 * 80 * share[20:].sum(),
     }

@@ -167,6 +167,7 @@ def ddp_worker(rank, folder, cases):
     for name, options in cases:
         torch.manual_seed(0)
         head = make_head(name, D, V, **options)
+        head.give_sparse_gradients()
         parallel = DistributedDataParallel(head)
         hidden, target = torch.randn(10, D), torch.randint(V, (10,))
         for _ in range(2):  # a parameter left without a gradient would stop the second pass
@@ -174,7 +175,7 @@ def ddp_worker(rank, folder, cases):
             half = slice(rank * 5, rank * 5 + 5)
             parallel(hidden[half], target[half]).loss.backward()
         if rank == 0:
-            torch.save([p.grad for p in head.parameters()], f"{folder}/{name}.pt")
+            torch.save([p.grad.to_dense() for p in head.parameters()], f"{folder}/{name}.pt")
     dist.destroy_process_group()
 
 

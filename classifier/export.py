@@ -229,7 +229,7 @@ def difference(dense: np.ndarray, best: np.ndarray, shares: np.ndarray, named: I
 
     Classes that are equally probable within the tolerance may be in any order.
     """
-    if named.shape != best.shape or len(set(map(len, map(set, named.tolist())))) > 1:
+    if named.shape != best.shape or any(len(set(row)) < len(row) for row in named.tolist()):
         return f"it names {named.shape[1]} classes, not {best.shape[1]} different ones"
     allowed = TOLERANCE * best + SMALLEST
     of_named = np.take_along_axis(dense, named, 1)  # [N, k] what the model thinks of them

@@ -40,6 +40,11 @@ def open_text(
     Raises:
         UserError: for data or a tokenizer that cannot be used, or a head that needs more than text has.
     """
+    if head_class(config.head).rows_per_class > 1:
+        raise UserError(
+            f"--head {config.head}: needs batches with several rows of each class, and text has each token "
+            "as often as it comes"
+        )
     if missing := set(head_class(config.head).needs) - {"partition", "order", "weight"}:
         raise UserError(f"--head {config.head}: needs {', '.join(sorted(missing))}, which text does not have")
     cache, saved = config.cache or default_cache(), folder.saved
@@ -62,7 +67,7 @@ def data_of(config: TrainConfig, saved: Mapping[str, Any]) -> str:
     """The text to train on: on resuming, what the run has used so far.
 
     Args:
-        saved: the settings of the run to go on with; empty for a new one.
+        saved: the settings of the run to continue; empty for a new one.
     """
     # `auto` might find something else today, and a relative path means nothing in another folder.
     moved = config.data == saved.get("data") and not Path(config.data).exists()

@@ -147,7 +147,9 @@ def report(config: EvalConfig) -> None:
         run = load_run(config.run, config.checkpoint, runtime)
         tokens = _validation_text(config, run)
         length = run.config.seq_len
-        partition = read_partition(config.run, run.model.head, run.settings["groups"]).to(runtime.device)
+        partition = read_partition(
+            config.run, run.model.head, run.config.grouping, run.settings["groups"]
+        ).to(runtime.device)
         windows = some_windows(tokens, length, config.tokens)
         result = evaluate(
             run.model, tokens, windows, length, partition, runtime, config.batch_size, show_progress=True

@@ -38,7 +38,7 @@ def continue_stories(
     seed: int = 0,
     batch_size: int = 32,
 ) -> list[str]:
-    """How the model goes on with each opening, up to the end of the story or `max_tokens`.
+    """How the model continues each opening, up to the end of the story or `max_tokens`.
 
     Random numbers come from `seed` alone, and the caller's generators are left as they were. The model's
     context must hold the longest opening of a batch and its story; that may shorten all stories of the batch.

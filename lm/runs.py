@@ -108,17 +108,25 @@ def write_partition(run: Path, head: Head, partition: Partition) -> None:
         write_json(run / "order.json", sealed({"order": partition.order.tolist()}))
 
 
-def read_partition(run: Path, head: Head, num_groups: int) -> Partition:
+def read_partition(run: Path, head: Head, grouping: str, num_groups: int) -> Partition:
     """What "group" means for the head of this run.
 
+    Args:
+        grouping, num_groups: of the run's settings.
+
     Raises:
-        UserError: `order.json` is damaged.
+        UserError: `order.json` is damaged or missing.
     """
     if head.partition is not None:
         return head.partition
     path = run / "order.json"
-    if not path.exists():
+    if grouping == "index":
         return Partition(head.num_classes, num_groups)
+    if not path.exists():
+        raise UserError(
+            f"{path}: missing, and with it what a group of tokens is; take it from a backup, or from a run "
+            "with the same --data, --tokenizer and --grouping"
+        )
     is_plain = isinstance(read_json(path), list)  # as older versions wrote it
     order: Any = read_json(path) if is_plain else read_sealed(path).get("order")
     try:

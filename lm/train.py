@@ -8,7 +8,7 @@
     sample_lm runs/lm-gpt2-64-grouped-linear      # listen
 
 Everything random is a function of the seed and the step, and everything learnt is in the checkpoint, so a run
-that was killed goes on with --resume auto as if nothing had happened.
+that was killed continues with --resume auto as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     scaler = runtime.scaler()
 
     # --------------------------------------------------------------------------------------------------------
-    # Run folder: a new one, or one to go on with
+    # Run folder: a new one, or one to continue
 
     resolved: dict[str, Any] = {
         "data_used": lasting_name(source.name),
@@ -134,7 +134,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     documents = model_documents(model, tokenizer)
     run = open_run(folder, config, resolved, SAME_RUN, model, optimizer, scaler, runtime, documents)
     if folder.checkpoint is not None:
-        partition = read_partition(run.folder, model.head, partition.num_groups)
+        partition = read_partition(run.folder, model.head, config.grouping, partition.num_groups)
     partition.to(runtime.device)
     if runtime.is_main:
         tokenizer.save(run.folder / "tokenizer.json")

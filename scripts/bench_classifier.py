@@ -10,36 +10,26 @@ machine disturbs all sides alike.
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 import tyro
-from torch import Tensor
 
 from classifier.cnn import Encoder
 from classifier.config import EMBEDDING, TrainConfig
 from classifier.data import image_batches, open_images
 from classifier.model import Classifier, make_classifier
 from scripts.common.command import json_problems, run_script
+from scripts.common.learner import Batch, Learner, Timing
 from sqrtvocab import Partition, make_head
 from sqrtvocab.atomic import write_json
 from sqrtvocab.errors import UserError
 from sqrtvocab.flags import at_least
-from sqrtvocab.training import BatchPlan, Runtime, open_runtime, share_of_mean
-
-Batch = tuple[Tensor, Tensor]
-
-
-class Timing(NamedTuple):
-    """Seconds of a step, and those of them spent waiting for images."""
-
-    total: float
-    waited: float
+from sqrtvocab.training import BatchPlan, Runtime, open_runtime
 
 
 @dataclass(frozen=True)
@@ -63,35 +53,6 @@ class Config:
         problems = at_least(self, 1, "rounds", "batch_size", "accumulate") + at_least(self, 0, "workers")
         if problems := [*problems, *json_problems(self.json)]:
             raise UserError("; ".join(problems))
-
-
-class Learner:
-    """A model with its optimiser, and the trainer's step."""
-
-    def __init__(self, model: Classifier, runtime: Runtime) -> None:
-        self.model, self.runtime = model.to(runtime.device).train(), runtime
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-        self.scaler = runtime.scaler()
-
-    def step(self, batches: Iterable[Batch], items: int) -> Timing:
-        """One optimiser step, as the trainer takes it."""
-        began, waited, batches = time.perf_counter(), 0.0, iter(batches)
-        while True:
-            asked = time.perf_counter()
-            batch = next(batches, None)
-            waited += time.perf_counter() - asked
-            if batch is None:
-                break
-            images, target = (part.to(self.runtime.device, non_blocking=True) for part in batch)
-            with self.runtime.autocast():
-                loss = self.model(images, target % self.model.head.num_classes, reduction="sum").loss
-            self.scaler.scale(share_of_mean(loss, items, self.runtime)).backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        if self.runtime.device.type == "cuda":
-            torch.cuda.synchronize()
-        return Timing(time.perf_counter() - began, waited)
 
 
 def interleaved(candidates: dict[str, Callable[[], Timing]], rounds: int) -> dict[str, list[Timing]]:

@@ -3,6 +3,8 @@
     python scripts/bench_heads.py --quick                 # about a minute
     python scripts/bench_heads.py                         # the paper's shapes, about half an hour on one core
     python scripts/bench_heads.py --tables train --shape 4096 128 50257  # tokens, hidden width, classes
+    python scripts/bench_heads.py --tables uneven         # 1,000 groups of uneven sizes against equal ones
+    python scripts/bench_heads.py --tables soft --shape 4096 128 50257   # 8 weighted targets against one
     python scripts/bench_heads.py --json heads.json
 
 Each contender lives in a process of its own. Its first run warms it up and counts the memory; then they take
@@ -29,8 +31,10 @@ from scripts.common.head_steps import (
     gemm_step,
     head_step,
     liger_step,
+    soft_step,
     torch_adaptive_step,
     torch_chunked_step,
+    uneven_step,
 )
 from scripts.common.registered import heads_with_variants
 from sqrtvocab.atomic import write_json
@@ -50,7 +54,10 @@ SHAPES = [
 QUICK_SHAPES = [(1024, 128, 50257)]
 DECODE_SHAPE = (256, 512, 184320)
 QUICK_DECODE_SHAPE = (32, 512, 184320)
-BASELINE, DECODE_BASELINE = "flat", "dense"
+UNEVEN_SHAPE = (4096, 128, 100_000)
+QUICK_UNEVEN_SHAPE = (1024, 128, 100_000)
+BASELINE, DECODE_BASELINE, BASELINE_SOFT, BASELINE_UNEVEN = "flat", "dense", "one target", "equal groups"
+SOFT = 8  # classes of a soft target, which may cost (8 + 1) / 2 times as much as one
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,9 @@ class Config:
     """One small shape and a small decode, about a minute."""
     shape: tuple[int, int, int] | None = None
     """This shape instead of the paper's: tokens N, hidden width d, classes V."""
-    tables: Literal["all", "train", "decode"] = "all"
-    """Forward and backward, decoding, or both."""
+    tables: Literal["all", "train", "decode", "soft", "uneven"] = "all"
+    """Forward and backward, decoding, or both; soft: forward and backward with 8 weighted classes as the
+    target of each row, against one; uneven: the same with groups of uneven sizes, against equal ones."""
     targets: Literal["zipf", "uniform"] = "zipf"
     """How the targets are distributed: as words are (rank 1 is class 0), or all classes alike."""
     repeats: int = 5
@@ -118,10 +126,21 @@ class Table(NamedTuple):
 def tables(config: Config) -> Iterator[Table]:
     """Every table that is asked for."""
     shapes = [config.shape] if config.shape else QUICK_SHAPES if config.quick else SHAPES
-    for shape in shapes if config.tables != "decode" else ():
+    if config.tables == "uneven":
+        shape = config.shape or (QUICK_UNEVEN_SHAPE if config.quick else UNEVEN_SHAPE)
+        yield from uneven_tables(Work(*shape, config.targets, config.device))
+    for shape in shapes if config.tables == "soft" else ():
+        work = Work(*shape, config.targets, config.device)
+        for title, (name, options) in heads_with_variants().items():
+            steps: dict[str, Contender] = {
+                BASELINE_SOFT: (head_step, (name, options, work)),
+                f"{SOFT} targets": (soft_step, (name, options, SOFT, work)),
+            }
+            yield Table(f"soft {title}, {work}", steps, BASELINE_SOFT, work)
+    for shape in shapes if config.tables in ("all", "train") else ():
         work = Work(*shape, config.targets, config.device)
         yield Table(f"train {work}", contenders(work), BASELINE, work)
-    if config.tables == "train":
+    if config.tables not in ("all", "decode"):
         return
     shape = config.shape or (QUICK_DECODE_SHAPE if config.quick else DECODE_SHAPE)
     work = Work(*shape, config.targets, config.device)
@@ -136,6 +155,20 @@ def tables(config: Config) -> Iterator[Table]:
                 for what in (DECODE_BASELINE, "predict", "topk(10)", "sample")
             }
             yield Table(f"decode {title}, {kind}, {work}", steps, DECODE_BASELINE, work)
+
+
+def uneven_tables(work: Work) -> Iterator[Table]:
+    """Groups whose sizes fall off as 1/rank, 100 classes on average, against as many equal ones.
+
+    A row costs what the group of its target costs, so it matters how the rows are spread: evenly over the
+    groups, or evenly over the classes, most of which are in the largest groups.
+    """
+    for title, (name, options) in heads_with_variants().items():
+        if HEADS[name].has_groups:
+            steps: dict[str, Contender] = {BASELINE_UNEVEN: (uneven_step, (name, options, None, work))}
+            for spread in ("groups", "classes"):
+                steps[f"uneven, rows over {spread}"] = (uneven_step, (name, options, spread, work))
+            yield Table(f"uneven {title}, {work}", steps, BASELINE_UNEVEN, work)
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,13 @@ import tyro
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg, read_file
 
+from classifier.cnn import Encoder
 from classifier.config import EMBEDDING
 from classifier.data import image_batches
 from classifier.images.pictures import open_pictures
 from classifier.model import Classifier
-from scripts.bench_classifier import Learner, Timing
 from scripts.common.command import json_problems, run_script
+from scripts.common.learner import Learner, Timing
 from sqrtvocab import make_head
 from sqrtvocab.atomic import write_json
 from sqrtvocab.errors import UserError
@@ -138,8 +139,6 @@ def bench_cache(config: Config, root: Path, paths: list[Path]) -> dict[str, floa
 
 def bench_wait(config: Config, root: Path) -> dict[str, float]:
     """How long the paper's CNN waits for cached pictures."""
-    from classifier.cnn import Encoder
-
     size = config.image_size
     source = open_pictures(
         root / "pictures",

@@ -31,7 +31,7 @@ Only = UseAppendAction[tuple[str, ...]]
 
 @dataclass
 class Render:
-    """Write the image set to disk. Run again after an interruption, it goes on where it was.
+    """Write the image set to disk. Run again after an interruption, it continues where it was.
 
     By default all 184,320 classes with 10 images each, split 8/1/1 into train, validation and test.
     """
@@ -70,7 +70,7 @@ class Render:
         if not 1 <= part[0] <= part[1]:
             raise UserError(f"--part must be I/N with 1 <= I <= N, got {self.part}")
         if self.overwrite and part != (1, 1):
-            raise UserError("--overwrite would delete what the other parts write; leave out --part or it")
+            raise UserError("--overwrite would delete what the other parts write; drop one of the two flags")
         recipe = self._recipe()
         workers = _workers(self.workers, recipe.num_images // part[1])
         done = write_set(
@@ -287,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
     except SystemExit as end:  # help, or bad flags
         return int(end.code or 0)
-    kept = "stopped; finished shards are kept, run again to go on"
+    kept = "stopped; finished shards are kept, run again to continue"
     with _signals_as_ctrl_c():
         return exit_code("shapesgen", command.run, kept if isinstance(command, Render) else "stopped")
 

@@ -41,7 +41,7 @@ class ClassNames(Sequence[str]):
         return self._space.class_name(index % len(self))
 
 
-class MapStyle(VisionDataset[tuple[Any, Any]]):
+class ShapeImages(VisionDataset[tuple[Any, Any]]):
     """What all datasets share: samples, batches and transforms on top of `batch` and `locate`."""
 
     recipe: Recipe
@@ -160,7 +160,7 @@ def _tensor(count: int) -> Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
 
-class ShapesDataset(MapStyle):
+class ShapesDataset(ShapeImages):
     """The images of a split, rendered when asked for: no files, and faster than decoding them.
 
     The images are those that `shapesgen render` writes with the same settings, in another order: here the

@@ -45,8 +45,11 @@ def decode(png: bytes | memoryview) -> Images:
     if zlib.crc32(body, zlib.crc32(b"IDAT")) != int.from_bytes(png[-len(_TAIL) - 4 : -len(_TAIL)], "big"):
         raise ValueError("damaged PNG: the checksum does not match")
     try:
-        lines = np.frombuffer(zlib.decompress(body, bufsize=SIDE * _SCANLINE), np.uint8)
-        lines = lines.reshape(SIDE, _SCANLINE)
+        stream = zlib.decompressobj()
+        pixels = stream.decompress(body, SIDE * _SCANLINE + 1)  # a few bytes can stand for gigabytes
+        if not stream.eof or stream.unused_data:
+            raise ValueError("the data are not those of one image")
+        lines = np.frombuffer(pixels, np.uint8).reshape(SIDE, _SCANLINE)
     except (zlib.error, ValueError) as error:
         raise ValueError(f"damaged PNG: {error}") from None
     if lines[:, 0].any():

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from shapesgen import png
 from shapesgen.attributes import IntArray
 from shapesgen.choices import Split
-from shapesgen.dataset import MapStyle
+from shapesgen.dataset import ShapeImages
 from shapesgen.errors import DamagedShardError
 from shapesgen.kernel import SIDE
 from shapesgen.layout import Record, read_manifest, shards_of
@@ -25,7 +25,7 @@ from shapesgen.renderer import Images
 from sqrtvocab.errors import UserError
 
 
-class ShapesParquet(MapStyle):
+class ShapesParquet(ShapeImages):
     """A split of a set written by `shapesgen render`, in its shuffled order.
 
     Shards are memory-mapped when first touched and images taken out of them one by one, so that shuffled

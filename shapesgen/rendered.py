@@ -12,7 +12,7 @@ import numpy.typing as npt
 from shapesgen import png
 from shapesgen.attributes import IntArray
 from shapesgen.choices import Format, Split
-from shapesgen.dataset import MapStyle
+from shapesgen.dataset import ShapeImages
 from shapesgen.errors import DamagedShardError
 from shapesgen.kernel import SIDE
 from shapesgen.layout import read_manifest, shards_of
@@ -25,7 +25,7 @@ from sqrtvocab.errors import UserError
 _BLOCK = 512  # a tar is made of these
 
 
-class _ByName(MapStyle):
+class _ByName(ShapeImages):
     """A split in which an image is found by its name, LABEL-INSTANCE.png, which the recipe knows."""
 
     form: Format
@@ -113,7 +113,7 @@ def _members(archive: mmap.mmap) -> Iterator[tuple[str, int, int]]:
         at += _BLOCK + -(-size // _BLOCK) * _BLOCK
 
 
-def open_rendered(folder: Path, split: Split) -> MapStyle:
+def open_rendered(folder: Path, split: Split) -> ShapeImages:
     """A split of a set that `shapesgen render` wrote.
 
     Raises UserError if the folder holds no finished set, DamagedShardError if a file is missing or cut short.

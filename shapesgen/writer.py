@@ -92,7 +92,7 @@ def write_set(
             write_manifest(recipe, out, form, finished)
     except OSError as error:
         reason = f"{error.strerror or error}: {error.filename2 or error.filename or out}"
-        raise WriteError(f"{reason}; finished shards are kept, run again to go on") from None
+        raise WriteError(f"{reason}; finished shards are kept, run again to continue") from None
     except BrokenProcessPool:
         raise WriteError(
             "a worker was killed (out of memory?); finished shards are kept, run again"

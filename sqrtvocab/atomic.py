@@ -140,8 +140,8 @@ def _digest(document: object) -> str:
 
 
 def write_text(path: Path, text: str, replace: bool = True) -> None:
-    """`write_bytes` of `text` in UTF-8."""
-    write_bytes(path, text.encode(), replace)
+    """`write_bytes` of `text` in UTF-8. What is no text, such as a byte of a file name, is spelled out."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"), replace)
 
 
 def write_bytes(path: Path, data: bytes, replace: bool = True) -> None:

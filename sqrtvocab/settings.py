@@ -294,7 +294,7 @@ def read_config(run: Path) -> dict[str, Any]:
     path = run / "config.json"
     try:
         if not path.exists():
-            raise UserError(f"{run}: no run folder (it has no config.json)")
+            raise UserError(f"{run}: not a run folder (it has no config.json)")
         settings = read_sealed(path, f"; if the change was meant, remove its field {SEAL!r}")
     except OSError as error:  # a loop of links, a name that is too long
         raise UserError(f"{shortened(run)}: no run folder ({error.strerror})") from error

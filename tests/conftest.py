@@ -20,8 +20,19 @@ from tqdm import tqdm
 from sqrtvocab.training import Runtime, read_metrics
 
 # No deadline: machines are shared and the first call of an operator is slow. CI must not fail by chance.
-settings.register_profile("sqrtvocab", deadline=None, derandomize=bool(os.environ.get("CI")))
-settings.load_profile("sqrtvocab")
+SETTINGS = {"deadline": None, "derandomize": bool(os.environ.get("CI"))}
+settings.register_profile("quick", max_examples=15, **SETTINGS)
+settings.register_profile("thorough", max_examples=60, **SETTINGS)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without the slow tests Hypothesis tries fewer examples, too."""
+    if not config.getoption("--hypothesis-profile"):
+        settings.load_profile("quick" if config.option.markexpr == "not slow" else "thorough")
+
+
+# A pool of threads does not survive the fork of a command.
+torch.set_num_threads(1)
 
 # tqdm's own lock is shared with forked processes: one that is killed while it draws a bar would keep it.
 tqdm.set_lock(threading.RLock())

@@ -222,8 +222,8 @@ def _make(
         made = run(task, todo, workers, count, progress=sys.stderr.isatty())
     except BrokenProcessPool as error:
         raise RunError(
-            "a process that decodes pictures was killed (out of memory?); run again to go on, perhaps with "
-            "fewer --workers"
+            "a process that decodes pictures was killed (out of memory?); run again to continue, "
+            "perhaps with fewer --workers"
         ) from error
     records |= {chunk.number: record for chunk, record in zip(todo, made, strict=True)}
     damaged: dict[str, str] = {}

@@ -56,9 +56,9 @@ def read_folder(root: Path) -> Found:
     if loose:
         notes.append(f"pictures in no class folder, left out: {loose:,}")
     if others:
-        notes.append(f"files that are no pictures by their names, left out: {others:,}")
+        notes.append(f"files left out, for their names are not those of pictures: {others:,}")
     if empty:
-        notes.append(f"folders without pictures, which are no classes: {len(empty):,}, such as {empty[0]}")
+        notes.append(f"folders left out, for they hold no pictures: {len(empty):,}, such as {empty[0]}")
     if left_out:
         notes.append(f"beside the folders of the splits, left out: {', '.join(left_out)}")
     return Found(source, Files(root, names), names, classes, splits, notes=tuple(notes))

@@ -90,7 +90,7 @@ def open_pictures(
         cache_limit: in GB; larger sets are decoded on the fly.
         image_column, label_column: of tables; None finds them by their usual names.
         valid_fraction, test_fraction: shares of each class held out where the data has no such split.
-        skip_damaged: go on without damaged pictures.
+        skip_damaged: continue without damaged pictures.
         workers: processes that decode; None takes all cores.
         classes: those of a trained model, which the labels must be among.
         say: called with what the user should know at once.
@@ -108,7 +108,7 @@ def open_pictures(
         more = "" if len(damaged) <= _LISTED else f" and {len(damaged) - _LISTED:,} more"
         what = f"{len(damaged):,} of {len(listing.keys):,} pictures are damaged: {some}{more}"
         if not skip_damaged:
-            raise UserError(f"{listing.source}: {what}; --skip-damaged goes on without them")
+            raise UserError(f"{listing.source}: {what}; --skip-damaged continues without them")
         listing = listing.without(np.array(list(damaged)))
         notes += (f"left out: {what}",)
     if isinstance(pixels, OnTheFly):

@@ -13,7 +13,7 @@ from classifier.images.shuffled import shuffled
 from shapesgen import ShapesDataset
 from shapesgen.attributes import AttributeSpace
 from shapesgen.choices import RotationCue, Split
-from shapesgen.dataset import MapStyle
+from shapesgen.dataset import ShapeImages
 from shapesgen.errors import DamagedShardError
 from shapesgen.rendered import open_rendered
 from sqrtvocab.errors import UserError
@@ -47,13 +47,13 @@ class Shapes:
         images = self._drawn(split) if self.folder is None else self._rendered(split)
         return shuffled(resized(images, self.size, self.grey), self.shuffle_labels)
 
-    def _drawn(self, split: Split) -> MapStyle:
+    def _drawn(self, split: Split) -> ShapeImages:
         try:
             return ShapesDataset(split, self.space, self.images_per_class, self.seed, self.rotation_cue)
         except ValueError as error:  # "images_per_class must be ..."
             raise UserError(f"--{str(error).replace('_', '-')}") from error
 
-    def _rendered(self, split: Split) -> MapStyle:
+    def _rendered(self, split: Split) -> ShapeImages:
         assert self.folder is not None
         try:
             images = open_rendered(self.folder, split)
@@ -74,7 +74,7 @@ class Shapes:
         return images
 
 
-def check_labels(images: MapStyle, folder: Path) -> None:
+def check_labels(images: ShapeImages, folder: Path) -> None:
     """Compare some labels with those of the recipe in the manifest: a set whose labels were changed, or that
     another program made, would train without complaint and mean nothing."""
     rows = np.random.default_rng(0).permutation(len(images))[:_COMPARED]

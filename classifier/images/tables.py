@@ -157,11 +157,11 @@ def _labels(source: str, values: list[Any]) -> list[str | int | None]:
             if value != value:  # what is missing in a column of numbers
                 values[row] = None
             elif not value.is_integer():
-                raise UserError(f"{source}: the label {value} in row {row + 1} is no class")
+                raise UserError(f"{source}: the label {value} in row {row + 1} is not a class")
             else:
                 values[row] = int(value)
         elif not isinstance(value, str | int | None):
-            raise UserError(f"{source}: the label in row {row + 1} is a {type(value).__name__}, no class")
+            raise UserError(f"{source}: the label in row {row + 1} is a {type(value).__name__}, not a class")
     there = {value for value in values if value is not None and value != ""}
     if there and all(isinstance(value, str) and _is_integer(value) for value in there):
         return [int(value) if value else None for value in values]
@@ -213,10 +213,10 @@ def _read_jsonl(path: Path, image_column: str | None, label_column: str | None) 
                 if line.strip():
                     record = parse_json(line)
                     if not isinstance(record, dict):
-                        raise UserError(f"--data {path}: line {number} is no object with fields")
+                        raise UserError(f"--data {path}: line {number} is not an object with fields")
                     records.append(record)
     except ValueError as error:  # UnicodeDecodeError, too
-        raise UserError(f"--data {path}: line {number} is no JSON ({error})") from error
+        raise UserError(f"--data {path}: line {number} is not JSON ({error})") from error
     image, label = _columns(path, list(records[0]) if records else [], image_column, label_column)
     return _table(path, records, image, label, first_line=1)
 

@@ -14,6 +14,7 @@ from lm.judge.chat import server_from_environment
 from lm.judge.grade import Journal, Summary, judge_all, summarise
 from lm.runs import load_run
 from lm.stories.openings import OPENINGS
+from sqrtvocab.atomic import read_json
 from sqrtvocab.training import RunError, UserError, open_runtime, write_json
 from sqrtvocab.training.event_file import EventFile
 
@@ -28,6 +29,7 @@ def judge(config: JudgeConfig) -> None:
     server = server_from_environment(config.model, config.timeout)
     openings = [text for text in _openings(config.prompts) for _ in range(config.completions)]
     path = config.out or config.run / "judge.jsonl"
+    scores = _scores_beside(path)
     with open_runtime(config.device, "fp32", config.seed) as runtime:
         run = load_run(config.run, config.checkpoint, runtime)
         settings = {
@@ -62,14 +64,14 @@ def judge(config: JudgeConfig) -> None:
 
     summary = summarise(list(journal.items.values()), config.seed)
     document = {"judge": config.model, **settings, **asdict(summary), "valid_rate": summary.valid_rate}
-    write_json(path.with_suffix(".json"), document)
+    write_json(scores, document)
     events = EventFile(config.run)
     means = {name: score.mean for name, score in summary.scores.items()}
     for name, mean in {**means, "valid_rate": summary.valid_rate}.items():
         events.add(scalar(f"judge/{name}", mean), run.state["step"])
     events.close()
     _show(summary, config)
-    print(f"\nraw answers in {path}, scores in {path.with_suffix('.json')}")
+    print(f"\nraw answers in {path}, scores in {scores}")
     if problems:
         raise RunError(
             f"{len(problems)} stories have no grade yet: {problems[0]}; call again to ask about them"
@@ -81,6 +83,25 @@ def _show(summary: Summary, config: JudgeConfig) -> None:
     print(f"{'':<13}{'mean':>7}{'95 % interval':>18}")
     for name, score in summary.scores.items():
         print(f"{name:<13}{score.mean:>7.2f}{f'{score.low:.2f} to {score.high:.2f}':>18}")
+
+
+def _scores_beside(path: Path) -> Path:
+    """Where the scores go: the name of the raw answers, with `.json`. Another's file of that name, such as
+    the run's `config.json`, is not overwritten."""
+    if not path.name:
+        raise UserError(f"--out {path}: a folder; name a file")
+    scores = path.with_suffix(".json")
+    try:
+        is_ours = not scores.exists() or "judge" in dict(read_json(scores))
+    except (UserError, TypeError, ValueError):
+        is_ours = False
+    except OSError as error:
+        raise UserError(f"--out {path}: cannot be written ({error.strerror or error})") from error
+    if not is_ours:
+        raise UserError(
+            f"--out {path}: the scores would go to {scores}, which is not judge_lm's; name another file"
+        )
+    return scores
 
 
 def _openings(path: Path | None) -> tuple[str, ...]:

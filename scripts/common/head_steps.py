@@ -46,12 +46,13 @@ def bench_head(name: str, options: dict[str, Any], work: Work) -> Head:
     return make_head(name, work.width, work.classes, device=work.device, **options)
 
 
-def loss_step(module: Any, work: Work) -> Step:
+def loss_step(module: Any, work: Work, target: Any = None) -> Step:
     """Forward and backward of a module that takes (hidden [N, d], target [N])."""
     import torch
 
     hidden = torch.randn(work.tokens, work.width, device=work.device, requires_grad=True)
-    target = make_targets(work.targets, work.tokens, work.classes, work.device)
+    if target is None:
+        target = make_targets(work.targets, work.tokens, work.classes, work.device)
 
     def step() -> None:
         module(hidden, target).loss.backward()
@@ -64,6 +65,49 @@ def loss_step(module: Any, work: Work) -> Step:
 def head_step(name: str, options: dict[str, Any], work: Work) -> Step:
     """Forward and backward of one of our heads."""
     return loss_step(bench_head(name, options, work), work)
+
+
+def soft_step(name: str, options: dict[str, Any], count: int, work: Work) -> Step:
+    """The same with a distribution on `count` classes as the target of each row."""
+    import torch
+
+    head = bench_head(name, options, work)
+    hidden = torch.randn(work.tokens, work.width, device=work.device, requires_grad=True)
+    target = make_targets(work.targets, work.tokens * count, work.classes, work.device).view(-1, count)
+    shares = torch.rand(target.shape, device=work.device).softmax(-1)
+
+    def step() -> None:
+        head(hidden, target, target_weight=shares).loss.backward()
+        head.zero_grad()
+        hidden.grad = None
+
+    return step
+
+
+def uneven_step(name: str, options: dict[str, Any], spread: str | None, work: Work) -> Step:
+    """Forward and backward with groups whose sizes fall off as 1/rank, 100 classes on average.
+
+    Args:
+        spread: how the rows are spread, evenly over "groups" or over "classes"; None is equal groups, where
+            both are the same.
+    """
+    import torch
+
+    from sqrtvocab import Partition
+
+    torch.manual_seed(0)
+    num_groups = max(1, work.classes // 100)
+    if spread is None:
+        head = bench_head(name, {**options, "num_groups": num_groups}, work)
+        return loss_step(head, work, make_targets("uniform", work.tokens, work.classes, work.device))
+    weights = 1.0 / torch.arange(1, num_groups + 1, dtype=torch.float64)
+    sizes = (weights / weights.sum() * (work.classes - num_groups)).long() + 1
+    sizes[0] += work.classes - sizes.sum()
+    labels = torch.arange(num_groups).repeat_interleave(sizes)[torch.randperm(work.classes)]
+    weights = torch.ones(work.classes) if spread == "classes" else 1.0 / sizes[labels]
+    target = torch.multinomial(weights.double(), work.tokens, replacement=True).to(work.device)
+    head = bench_head(name, {**options, "partition": Partition.from_groups(labels)}, work)
+    return loss_step(head, work, target)
 
 
 def decode_step(what: str, name: str, options: dict[str, Any], sharpness: float, work: Work) -> Step:

@@ -245,5 +245,5 @@ def _signals_for() -> Iterator[Callable[[Send | None], None]]:
         for number, handler in before.items():
             signal.signal(number, handler)
     if received:
-        say("stopped; call again to go on")
+        say("stopped; call again to continue")
         raise SystemExit(128 + received[0])

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sqrtvocab.heads import buckets
-from sqrtvocab.heads.base import autocast_dtype, in_blocks, reset_linear
+from sqrtvocab.heads.base import autocast_dtype, in_blocks, reset_linear, token_nll
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.partition import Partition
 
@@ -119,6 +119,15 @@ class GroupedHead(TwoLevelHead):
             scores = F.linear(rows, self.shared[:width])  # [N, 1 or groups, width]
             found.append(scores if scales is None else scores * scales[i])
         return found
+
+    def _member_nll_of_each(
+        self, hidden: Tensor, group: Tensor, member: Tensor, label_smoothing: float
+    ) -> Tensor:
+        if self.is_uneven:
+            return super()._member_nll_of_each(hidden, group, member, label_smoothing)
+        # The shared layer scores a row once for all K of its groups.
+        logits = self.member_logits(hidden, group).flatten(0, 1)  # [N·K, S]
+        return token_nll(logits, member.flatten(), label_smoothing, 1 / self.num_classes).view_as(group)
 
     def describe(self) -> str:
         return f"{super().describe()}, {self.modulation}"

@@ -147,9 +147,15 @@ class TwoLevelHead(Head):
             spread = self.partition.sizes(target.device) / self.num_classes
             uniform = -(spread * log_probs).sum(-1, keepdim=True)  # [N, 1]
             group_nll = (1 - label_smoothing) * group_nll + label_smoothing * uniform
-        rows = hidden.repeat_interleave(target.shape[1], 0, output_size=target.numel())  # [N·K, d]
-        member_nll = self._member_nll(rows, group.flatten(), member.flatten(), label_smoothing)
-        return weighted_sum(group_nll, share), weighted_sum(member_nll.view_as(target), share)
+        member_nll = self._member_nll_of_each(hidden, group, member, label_smoothing)  # [N, K]
+        return weighted_sum(group_nll, share), weighted_sum(member_nll, share)
+
+    def _member_nll_of_each(
+        self, hidden: Tensor, group: Tensor, member: Tensor, label_smoothing: float
+    ) -> Tensor:
+        """−log P(member | group) for K classes of each row: hidden [N, d], the others [N, K] -> [N, K]."""
+        rows = hidden.repeat_interleave(group.shape[1], 0, output_size=group.numel())  # [N·K, d]
+        return self._member_nll(rows, group.flatten(), member.flatten(), label_smoothing).view_as(group)
 
     def _spread_nll(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]

@@ -157,7 +157,7 @@ def _verified(folder: Path) -> Checkpoint:
     state = read_sealed(path)
     files: Any = state.get("sha256")
     is_whole = isinstance(files, dict) and "model.safetensors" in files
-    if SEAL not in state:  # an older one: what a run goes on with must at least be there
+    if SEAL not in state:  # an older one: what a run needs to continue must at least be there
         is_whole = is_whole and set(state) >= _NEEDED and type(state["step"]) is int
     if not is_whole:
         raise UserError(f"{path} has changed since it was written")

@@ -32,8 +32,8 @@ class Logbook:
 
     Args:
         folder: the run folder.
-        start_step: the step the run goes on from. Records of later steps are dropped: a run that was killed
-            has written some past its checkpoint.
+        start_step: the step from which the run continues. Records of later steps are dropped: a run that was
+            killed has written some past its checkpoint.
         recorded: bytes that `metrics.jsonl` had at that step; 0 if that is not known.
         enabled: false on all ranks but the first.
     """

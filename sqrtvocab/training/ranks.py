@@ -67,7 +67,7 @@ class Heartbeat:
         names = f"rank {late[0]} has" if len(late) == 1 else f"{len(late)} ranks, the first {late[0]}, have"
         print(
             f"rank {self._rank}: {names} given no sign of life for {PATIENCE:g} s (stopped, or the machine "
-            "is gone): this rank ends too; go on with --resume auto",
+            "is gone): this rank ends too; continue with --resume auto",
             file=sys.stderr,
             flush=True,
         )

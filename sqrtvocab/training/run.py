@@ -107,7 +107,7 @@ class Run:
             hint: what can be done with it now.
         """
         if reason is not None and self.step < self.total_steps:
-            book.say(f"stopped after step {self.step:,}: {reason}; go on with: {self.resume_command}")
+            book.say(f"stopped after step {self.step:,}: {reason}; continue with: {self.resume_command}")
         book.say(f"saved in {self.folder}; {hint}")
         book.close()
 
@@ -123,7 +123,7 @@ def open_run(
     runtime: Runtime,
     documents: Mapping[str, Document] | None = None,
 ) -> Run:
-    """Begin a new run, or load the one in `folder` to go on with it; write its settings to `config.json`.
+    """Begin a new run, or load the one in `folder` to continue it; write its settings to `config.json`.
 
     Args:
         resolved: what was found out from the flags and the data, as plain settings; `total_steps` among them.

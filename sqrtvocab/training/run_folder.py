@@ -66,7 +66,7 @@ def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
             f"--out {run}: there is a run already; continue it with --resume auto or name another --out"
         )
     if things and "config.json" not in things:
-        raise UserError(f"{run}: holds other things than a run (it has no config.json)")
+        raise UserError(f"{run}: holds something other than a run (it has no config.json)")
     if run.is_dir() and _is_first():
         lock_folder(run)
     if resume is None:
@@ -78,7 +78,7 @@ def find_checkpoint(run: Path, resume: str | None) -> Checkpoint | None:
 
 
 def begin_run(run: Path, settings: Mapping[str, Any]) -> None:
-    """Make `run` the folder of a run: from now on `--resume auto` goes on with it.
+    """Make `run` the folder of a run: from now on `--resume auto` continues it.
 
     Raises:
         UserError: another process has begun a run there since `find_checkpoint` looked.

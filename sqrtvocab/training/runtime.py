@@ -238,7 +238,7 @@ def _several_ranks(rank: int, world_size: int) -> Iterator[None]:
         if not is_lost_connection(error):
             raise
         raise RunError(
-            "the connection to another rank is lost: it has failed or was killed; go on with --resume auto"
+            "the connection to another rank is lost: it has failed or was killed; continue with --resume auto"
         ) from error
     # Only after success: when a rank has failed the others may be gone, and a tidy goodbye could hang.
     if heartbeat is not None:

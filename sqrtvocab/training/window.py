@@ -63,7 +63,7 @@ class Window:
 
     Args:
         unit: what is counted, such as images.
-        step: the step that the run goes on from.
+        step: the step from which the run continues.
         stop: knows how much time there is.
     """
 

@@ -1,12 +1,14 @@
 """Run the commands as processes of their own, without paying for `import torch` each time."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import sklearn.metrics  # noqa: F401  (imported here, so that the forked processes need not)
 
+import classifier.cnn
 import classifier.evaluate
-import classifier.train  # noqa: F401
+import classifier.train
 import shapesgen.cli
 from classifier import cli
 from shapesgen import ShapesDataset
@@ -26,6 +28,21 @@ def _renderer() -> None:
     ShapesDataset(images_per_class=3).batch([0])
 
 
+@pytest.fixture(scope="session")
+def small() -> Callable[[Callable[[], int]], Callable[[], int]]:
+    """`forked(small(main), ...)`: a command with few filters. The paper's CNN has nine million weights, and
+    each checkpoint three times as many numbers."""
+
+    def with_few_filters(main: Callable[[], int]) -> Callable[[], int]:
+        def run() -> int:
+            classifier.cnn.FILTERS = (4, 4, 8)
+            return main()
+
+        return run
+
+    return with_few_filters
+
+
 @pytest.fixture
 def tiny_flags() -> list[str]:
     """The flags of a run on the tiny images."""
@@ -33,11 +50,11 @@ def tiny_flags() -> list[str]:
 
 
 @pytest.fixture
-def start_train(forked, tmp_path):
+def start_train(forked, small, tmp_path):
     """`start_train("--head", "flat", ..., RANK="0")` begins `train_classifier` on the tiny images."""
 
     def begin(*flags: object, **env: str):
-        return forked(cli.train_main, [*TINY, *flags], tmp_path, env)
+        return forked(small(cli.train_main), [*TINY, *flags], tmp_path, env)
 
     return begin
 
@@ -53,32 +70,33 @@ def train(start_train):
 
 
 @pytest.fixture
-def bare_train(forked, tmp_path):
+def bare_train(forked, small, tmp_path):
     """`train_classifier` with just the flags given, to its end."""
 
     def finish(*flags: object):
-        return forked(cli.train_main, flags, tmp_path, {}).wait()
+        return forked(small(cli.train_main), flags, tmp_path, {}).wait()
 
     return finish
 
 
 @pytest.fixture
-def score(forked, tmp_path):
+def score(forked, small, tmp_path):
     """`score(RUN, "--split", "test", ...)` runs `eval_classifier` to its end."""
 
     def finish(*flags: object):
-        return forked(cli.eval_main, [*flags, "--device", "cpu", "--workers", 0], tmp_path, {}).wait()
+        argv = [*flags, "--device", "cpu", "--workers", 0]
+        return forked(small(cli.eval_main), argv, tmp_path, {}).wait()
 
     return finish
 
 
 @pytest.fixture(scope="session")
-def finished(forked, tmp_path_factory) -> Path:
+def finished(forked, small, tmp_path_factory) -> Path:
     """The folder of a short finished run. Copy it before changing anything in it."""
     folder = tmp_path_factory.mktemp("session")
     out = folder / "finished"
     argv = [*TINY, "--max-steps", 4, "--eval-every", 2, "--out", out]
-    result = forked(cli.train_main, argv, folder, {}).wait()
+    result = forked(small(cli.train_main), argv, folder, {}).wait()
     assert result.code == 0, result.err
     return out
 

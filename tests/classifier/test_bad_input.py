@@ -60,7 +60,7 @@ def test_a_checkpoint_of_another_run(train, complaint, finished, flags, says):
 
 def test_resuming_what_is_not_there(train, complaint, tmp_path):
     line = complaint(train("--resume", tmp_path / "none"))
-    assert f"--resume {tmp_path}/none: no run folder (it has no config.json)" in line
+    assert f"--resume {tmp_path}/none: not a run folder (it has no config.json)" in line
 
 
 def test_a_corrupt_checkpoint_falls_back_loudly(train, complaint, finished, tmp_path):

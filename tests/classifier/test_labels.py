@@ -79,6 +79,7 @@ def test_a_taxonomy_keeps_super_classes_together(run, kinds, tmp_path):
     assert "is another run: super classes is " in again.err
 
 
+@pytest.mark.slow
 def test_groups_of_one_super_class_each(run, kinds, tmp_path):
     result = run("--taxonomy", kinds, "--num-groups", 4, "--out", tmp_path / "r")
     assert "the groups are 100.0% pure: 4 of 4 hold one super-class only" in result.err
@@ -86,7 +87,7 @@ def test_groups_of_one_super_class_each(run, kinds, tmp_path):
     assert "the groups are 25.0% pure: 0 of 3 hold one super-class only" in result.err
 
 
-QUICK = ("flat", "grouped-linear")
+QUICK = ("flat",)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,7 @@ def test_groups_by_frequency_are_found_again(run, tmp_path, head):
     assert report["accuracy"]["group"] == pytest.approx(trained["accuracy/group"])
 
 
+@pytest.mark.slow
 def test_a_head_that_begins_with_the_frequent_classes_is_told_them(run, tmp_path):
     (head,) = [name for name in HEADS if HEADS[name].frequent_first]
     assert run("--head", head, "--out", tmp_path / "r").code == 0

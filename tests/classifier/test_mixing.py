@@ -7,6 +7,8 @@ from safetensors.torch import load_file
 from torchvision.transforms import v2
 
 from classifier.mixing import Mixing
+from classifier.model import make_classifier
+from sqrtvocab import Partition
 
 
 def batch(count=6):
@@ -51,6 +53,7 @@ def test_both_take_turns():
     assert kinds == {True, False}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_same_to_the_bit(train, tmp_path):
     flags = ["--mixup", 0.4, "--cutmix", 1.0, "--eval-every", 2]
     assert train(*flags, "--max-steps", 4, "--out", tmp_path / "whole").code == 0
@@ -64,10 +67,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(train, tmp_path):
     assert "mixup is 0.4 there and 0.0 here; cutmix is 1.0 there and 0.0 here" in other.err
 
 
-def test_the_loss_is_that_of_the_mixture(train):
-    from classifier.model import make_classifier
-    from sqrtvocab import Partition
-
+def test_the_loss_is_that_of_the_mixture():
     torch.manual_seed(0)
     model = make_classifier("grouped", Partition(7, 3)).eval()
     images, target = torch.randint(0, 256, (6, 3, 100, 100), dtype=torch.uint8), batch()[1]

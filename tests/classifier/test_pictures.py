@@ -216,7 +216,7 @@ def test_damaged_pictures(run, complaint, folder, tmp_path):
         (root / "cat" / f"bad{i}.jpg").write_bytes(b"\xff\xd8\xff broken")
     line = complaint(run("--data", root, "--out", tmp_path / "r"))
     assert f"--data {root}: 7 of 67 pictures are damaged: cat/bad0.jpg (" in line
-    assert line.endswith("and 2 more; --skip-damaged goes on without them")
+    assert line.endswith("and 2 more; --skip-damaged continues without them")
     assert not (tmp_path / "r").exists()
     result = run("--data", root, "--skip-damaged", "--max-steps", 1, "--out", tmp_path / "r")
     assert result.code == 0, result.err
@@ -232,7 +232,7 @@ def test_one_picture_in_a_class_and_an_empty_folder(run, folder, tmp_path):
     result = run("--data", root, "--max-steps", 1, "--out", tmp_path / "r")
     assert result.code == 0, result.err
     assert "7 classes, 49 training images" in result.err
-    assert "folders without pictures, which are no classes: 1, such as gnu" in result.err
+    assert "folders left out, for they hold no pictures: 1, such as gnu" in result.err
 
 
 @pytest.mark.parametrize(

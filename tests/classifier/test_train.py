@@ -213,7 +213,8 @@ def test_max_minutes_ends_the_run_cleanly(train, bare_train, tmp_path):
     assert result.code == 0, result.err
     assert load_checkpoint(tmp_path / "r", "last").state["step"] == 1
     # The hint is a command that works as it stands, with the settings of the run.
-    hint = result.err.split("--max-minutes 1e-06 reached; go on with: train_classifier ")[1].splitlines()[0]
+    assert "--max-minutes 1e-06 reached; continue with: " in result.err
+    hint = result.err.split("continue with: train_classifier ")[1].splitlines()[0]
     result = bare_train(*hint.split())
     assert result.code == 0, result.err
     assert load_checkpoint(tmp_path / "r", "last").state["step"] == 2

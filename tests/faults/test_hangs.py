@@ -21,8 +21,13 @@ import shapesgen.cli
 from sqrtvocab.training import load_checkpoint, ranks, run
 
 slow = pytest.mark.slow
+# Both trainers share the frame that is tested; the other one has its turn with the slow tests.
+one_quick = pytest.mark.parametrize(
+    "trainer", ["train_lm", pytest.param("train_classifier", marks=slow)], indirect=True
+)
 
 
+@one_quick
 def test_two_runs_do_not_share_a_folder(trainer, forked, tmp_path) -> None:
     out = tmp_path / "r"
     argv = [*trainer.flags, "--epochs", 10_000, "--eval-every", 2, "--resume", "auto", "--out", out]
@@ -40,6 +45,7 @@ def test_two_runs_do_not_share_a_folder(trainer, forked, tmp_path) -> None:
     assert after.code == 0, after.err
 
 
+@one_quick
 def test_two_runs_begun_together(trainer, together, tmp_path) -> None:
     for turn in range(3):
         results = together(trainer.main, [trainer.argv(tmp_path / f"r{turn}")] * 2)
@@ -49,6 +55,7 @@ def test_two_runs_begun_together(trainer, together, tmp_path) -> None:
         assert [row["step"] for row in metrics(tmp_path / f"r{turn}")] == [1, 1, 2, 2]
 
 
+@one_quick
 def test_a_run_folder_that_is_taken_away(trainer, forked, tmp_path) -> None:
     out = tmp_path / "r"
     argv = [*trainer.flags, "--epochs", 10_000, "--eval-every", 5, "--out", out]
@@ -134,17 +141,22 @@ def start_ranks(trainer: Trainer, forked, tmp_path: Path, *flags: object) -> lis
     ]
 
 
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=slow), 1])
-def test_a_killed_rank_ends_the_other(victim, trainer, forked, tally, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("victim", "later"),
+    [(1, 0.0), *(pytest.param(victim, later, marks=slow) for victim in (0, 1) for later in (0.02, 0.1, 0.3))],
+)
+def test_a_killed_rank_ends_the_other(victim, later, trainer, forked, tally, tmp_path) -> None:
+    """So many seconds after its second checkpoint: in any part of a step, or in a checkpoint."""
     out = tmp_path / "r"
     ranks = start_ranks(trainer, forked, tmp_path, "--epochs", 10_000, "--eval-every", 2, "--out", out)
     wait_for(lambda: (out / "last.previous").exists())
+    time.sleep(later)
     ranks[victim].kill(signal.SIGKILL)
     result = ranks[1 - victim].wait(60)
     ranks[victim].wait()
     assert result.code == 1, result
     speaker = trainer.program if victim else f"{trainer.program}: rank 1"
-    line = "the connection to another rank is lost: it has failed or was killed; go on with --resume auto"
+    line = "the connection to another rank is lost: it has failed or was killed; continue with --resume auto"
     assert last_line(result, speaker) == f"{speaker}: {line}"
     assert load_checkpoint(out, "last").state["step"] >= 2
     tally("ranks killed", 1)
@@ -171,6 +183,7 @@ def test_a_stopped_rank_ends_the_other(victim, trainer, forked, tally, tmp_path)
     tally("ranks stopped", 1)
 
 
+@one_quick
 def test_a_rank_may_be_busy_alone(trainer, forked, monkeypatch, tmp_path) -> None:
     """Longer than the patience with a rank that is silent."""
     monkeypatch.setattr(ranks, "BEAT", 0.05)

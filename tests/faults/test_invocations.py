@@ -1,49 +1,93 @@
 """Bad invocations of the trainers' commands, made from the types of their flags; and standard streams that
 are closed, full or of another encoding."""
 
+import dataclasses
+import importlib
 import os
 import random
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 from injection import Bad, bad_invocations
+from PIL import Image
 from trainers import SECONDS, train_classifier, train_lm
 
-import classifier.cli
+# Imported here, so that the forked processes need not.
 import classifier.evaluate
 import classifier.export
 import classifier.predict
-import classifier.train
-import lm.cli
+import classifier.train  # noqa: F401
 import lm.evaluate
 import lm.judge.command
 import lm.sample
-import lm.train
-from classifier.config import EvalConfig as ClassifierEval
-from classifier.config import ExportConfig, PredictConfig
-from classifier.config import TrainConfig as ClassifierTrain
-from lm.config import EvalConfig, JudgeConfig, SampleConfig, TrainConfig
+import lm.train  # noqa: F401
 
 slow = pytest.mark.slow
-# Each command with its flags, and with what makes it short. RUN is a finished run.
-COMMANDS: dict[str, tuple[type, Callable[[], int], list[str]]] = {
-    "train_lm": (TrainConfig, lm.cli.train_main, ["--max-steps", "1"]),
-    "eval_lm": (
-        EvalConfig,
-        lm.cli.eval_main,
-        ["RUN", "--samples", "1", "--max-tokens", "3"],
-    ),
-    "sample_lm": (SampleConfig, lm.cli.sample_main, ["RUN", "--max-tokens", "3"]),
-    "judge_lm": (JudgeConfig, lm.cli.judge_main, ["RUN", "--max-tokens", "3"]),
-    "train_classifier": (ClassifierTrain, classifier.cli.train_main, ["--max-steps", "1"]),
-    "predict_classifier": (PredictConfig, classifier.cli.predict_main, ["RUN", "RUN", "--workers", "0"]),
-    "export_classifier": (ExportConfig, classifier.cli.export_main, ["RUN", "--images", "2"]),
-    "eval_classifier": (ClassifierEval, classifier.cli.eval_main, ["RUN", "--images", "4", "--workers", "0"]),
+
+# What makes a command short, or must be given: RUN is a finished run, PICTURES a folder. A command that is
+# not named here is called with RUN, if it takes a run, and must then succeed.
+SHORT: dict[str, list[str]] = {
+    "train_lm": ["--max-steps", "1"],
+    "eval_lm": ["RUN", "--samples", "1", "--max-tokens", "3"],
+    "sample_lm": ["RUN", "--max-tokens", "3"],
+    "judge_lm": ["RUN", "--max-tokens", "3"],
+    "train_classifier": ["--max-steps", "1"],
+    "eval_classifier": ["RUN", "--images", "4", "--workers", "0"],
+    "predict_classifier": ["RUN", "PICTURES", "--workers", "0"],
+    "export_classifier": ["RUN", "--images", "2"],
+    "add_classes": ["RUN", "PICTURES", "--workers", "0"],
 }
+
+
+class Command(NamedTuple):
+    config: type
+    """Its flags."""
+    main: Callable[[], int]
+    short: list[str]
+
+
+class _SeenError(BaseException):
+    """Carries what `tyro.cli` was asked for."""
+
+
+def flags_of(main: Callable[[], int]) -> type:
+    """The dataclass that a command reads its flags into."""
+
+    def seen(kind: type, **options: object) -> None:
+        raise _SeenError(kind)
+
+    with mock.patch("tyro.cli", seen), mock.patch.object(sys, "argv", ["command"]):
+        try:
+            main()
+        except _SeenError as found:
+            return found.args[0]
+    raise AssertionError(f"{main} reads no flags")
+
+
+def all_commands() -> dict[str, Command]:
+    """Each command that the project installs, but `shapesgen`, whose tests are in a file of their own."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    commands = {}
+    for name, place in sorted(project["scripts"].items()):
+        if name != "shapesgen":
+            module, function = place.split(":")
+            main = getattr(importlib.import_module(module), function)
+            config = flags_of(main)
+            fields = {field.name for field in dataclasses.fields(config)}
+            short = SHORT.get(name, ["RUN"] if "run" in fields else [])
+            if "device" in fields:
+                short = [*short, "--device", "cpu"]
+            commands[name] = Command(config, main, short)
+    return commands
+
+
+COMMANDS = all_commands()
 
 
 @pytest.fixture
@@ -78,7 +122,14 @@ def test_bad_invocations(share, command, run, no_network, invoke, tally, monkeyp
     config, main, short = COMMANDS[command]
     finished, tiny = run(command)
     is_trainer = command.startswith("train")
-    base = [*(tiny if is_trainer else ["--device", "cpu"]), *short]
+    base = [*(tiny if is_trainer else []), *short]
+    (tmp_path / "PICTURES").mkdir()
+    Image.new("RGB", (9, 9)).save(tmp_path / "PICTURES" / "one.png")
+    # But for the judge, whom nobody reaches, and for a run whose classes are no examples to add to.
+    if share == 1 and command not in ("judge_lm", "add_classes"):
+        out = ["--out", "sound"] if is_trainer else []
+        sound = invoke(main, [word.replace("RUN", str(finished)) for word in [*base, *out]])
+        assert sound.code == 0, f"say in SHORT how {command} is called: {sound.err}"
     every = list(bad_invocations(config, tmp_path / "paths"))
     chosen = random.Random(1).sample(every, max(5, int(share * len(every))))
     wrong = []
@@ -210,7 +261,7 @@ def full_device() -> int:
 @pytest.mark.parametrize("command", ["sample_lm", "eval_lm", "eval_classifier"])
 def test_a_reader_that_leaves(command, run, forked, tally, tmp_path) -> None:
     _, main, short = COMMANDS[command]
-    argv = [word.replace("RUN", str(run(command)[0])) for word in short] + ["--device", "cpu"]
+    argv = [word.replace("RUN", str(run(command)[0])) for word in short]
     gone = forked(onto(1, pipe_without_reader, main), argv, tmp_path, {}).wait(SECONDS)
     assert gone.code == 141, gone
     assert "Traceback" not in gone.err, gone

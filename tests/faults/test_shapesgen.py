@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ def test_a_full_disk_leaves_no_half_picture(fill_everywhere, tally, tmp_path: Pa
 # ---- several at once ----
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(12, marks=slow)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(14, marks=slow)])
 def test_parts_started_together(rounds: int, together, whole, tally, tmp_path: Path) -> None:
     for turn in range(rounds):
         form = FORMATS[turn % 3]
@@ -122,7 +123,7 @@ def test_parts_started_together(rounds: int, together, whole, tally, tmp_path: P
     tally("parts started together", 3 * rounds)
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=slow)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=slow)])
 def test_the_same_render_started_three_times(rounds: int, together, whole, tally, tmp_path: Path) -> None:
     for turn in range(rounds):
         form = FORMATS[turn % 3]
@@ -348,6 +349,7 @@ def test_any_type_in_place_of_a_setting(old: Path, tally) -> None:
 
 # ---- bad invocations ----
 
+# Each command with words that make it succeed.
 BASES: dict[type, list[str]] = {
     cli.Render: ["--out", "OUT", *FEW],
     cli.Verify: ["SET", "--workers", "1"],
@@ -355,6 +357,10 @@ BASES: dict[type, list[str]] = {
     cli.Ceiling: ["--only", "shape=circle", "--only", "pattern=solid", "--only", "colour=red"],
     cli.Preview: ["--out", "OUT.png"],
 }
+
+
+def test_no_command_is_left_out() -> None:
+    assert set(BASES) == {typing.get_args(command)[0] for command in typing.get_args(cli.Command)}
 
 
 def invocations(folder: Path, a_set: Path) -> Iterator[tuple[list[str], Bad]]:

@@ -6,7 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# Some are imported here only so that the forked processes, of which there are thousands, need not.
+import matplotlib.figure  # noqa: F401
+import sklearn.metrics  # noqa: F401
 import torch
+import transformers.models.gpt2.modeling_gpt2  # noqa: F401
 from safetensors.torch import load_file
 
 import classifier.cli

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import transformers.models.gpt2.modeling_gpt2  # noqa: F401  (here, so that the forked processes need not)
 from transformers import GPT2Config, GPTNeoConfig, LlamaConfig, PreTrainedConfig
 
 import lm.evaluate

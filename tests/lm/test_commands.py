@@ -243,6 +243,15 @@ def test_bad_out_of_the_judge(run, complaint, finished, tmp_path):
         assert line == f"judge_lm: --out {out}: {says}"
 
 
+def test_the_scores_of_the_judge_overwrite_no_other_file(run, complaint, finished):
+    before = (finished / "config.json").read_bytes()
+    out = finished / "config.jsonl"
+    line = complaint(run("judge", finished, "--out", out, "--device", "cpu", OPENAI_API_KEY="k"))
+    assert line.startswith(f"judge_lm: --out {out}: the scores would go to {finished / 'config.json'}, which")
+    assert (finished / "config.json").read_bytes() == before
+    assert not out.exists()
+
+
 def test_judge(run, finished, server, tmp_path):
     out = tmp_path / "r"
     shutil.copytree(finished, out)

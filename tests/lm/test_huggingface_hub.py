@@ -51,6 +51,7 @@ assert torch.equal(again(ids).logits, model(ids).logits)
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_loads_and_tells(finished, alone, tmp_path):
     folder = finished / "best"
     out = result_of(

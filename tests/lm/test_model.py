@@ -382,6 +382,11 @@ def test_a_vocabulary_that_cannot_grow_is_not_resized_by_half(backbone_of):
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("head", ["flat", "grouped-linear"])
+@pytest.mark.parametrize(
+    "backbone",
+    ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt_neo", "llama"))],
+    indirect=True,
+)
 def test_a_vocabulary_that_grows(backbone, head, ordered, tied, tmp_path):
     if head == "flat" and ordered:
         pytest.skip("flat has no order")

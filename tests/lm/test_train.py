@@ -305,7 +305,7 @@ def test_ctrl_c_saves(start, run, tiny, tmp_path, wait_for_step):
     step = json.loads((tmp_path / "r" / "last" / "state.json").read_text())["step"]
     assert step >= 3
     # The hint is a command that works as it stands, with the settings of the run.
-    hint = result.err.split("go on with: train_lm ")[1].splitlines()[0]
+    hint = result.err.split("continue with: train_lm ")[1].splitlines()[0]
     result = run("train", *shlex.split(hint), "--max-steps", step)
     assert result.code == 0, result.err
     assert "nothing to do" in result.err

@@ -1,12 +1,16 @@
 """The scripts as commands, and a run of the classifier for them to read."""
 
-import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+# Imported here, so that the forked processes need not.
+import classifier.train  # noqa: F401
+import lm.train  # noqa: F401
+import sqrtvocab.measure  # noqa: F401
 from classifier import cli
 
 ROOT = Path(__file__).parents[2]
@@ -18,15 +22,21 @@ TINY_IMAGES = (
 
 
 @pytest.fixture
-def call(tmp_path):
-    """`call("compare_heads", "lm", ...)` runs a script to its end, with a cache of its own."""
+def call(forked, tmp_path):
+    """`call("compare_heads", "lm", ...)` runs a script to its end, with a cache of its own, in a process that
+    need not import torch again."""
 
     def run(name: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, ROOT / "scripts" / f"{name}.py", *map(str, arguments)]
+        script = str(ROOT / "scripts" / f"{name}.py")
+
+        def main() -> int:
+            sys.argv[0] = script
+            runpy.run_path(script, run_name="__main__")
+            return 0
+
         cache = {"SQRTVOCAB_CACHE": str(tmp_path / "cache")}
-        return subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, **cache, **environment}
-        )
+        result = forked(main, arguments, tmp_path, {**cache, **environment}).wait()
+        return subprocess.CompletedProcess([script, *arguments], result.code, result.out, result.err)
 
     return run
 

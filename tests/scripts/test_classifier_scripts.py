@@ -47,7 +47,7 @@ def test_no_figure_of_runs_with_different_classes(call, classifier_run, tmp_path
 def test_no_figure_of_what_is_no_run(call, tmp_path):
     result = call("figure_classification", tmp_path)
     assert result.returncode == 2
-    assert result.stderr == f"figure_classification: {tmp_path}: no run folder (it has no config.json)\n"
+    assert result.stderr == f"figure_classification: {tmp_path}: not a run folder (it has no config.json)\n"
     (tmp_path / "config.json").write_text('{"head": "flat"}')
     result = call("figure_classification", tmp_path)
     assert result.returncode == 2

@@ -428,7 +428,7 @@ def test_a_signal_before_the_run_has_begun_ends_it_too(monkeypatch, capsys):
     monkeypatch.setattr(runs.subprocess, "Popen", popen)
     with pytest.raises(SystemExit) as stopped:
         runs.launch(["-c", "import time; time.sleep(100)"], 1)
-    assert capsys.readouterr().err == "stopped; call again to go on\n"
+    assert capsys.readouterr().err == "stopped; call again to continue\n"
     assert stopped.value.code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
 

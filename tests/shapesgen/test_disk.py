@@ -6,9 +6,12 @@ import os
 import pickle
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import time
+import tracemalloc
+import zlib
 from functools import partial
 from pathlib import Path
 
@@ -129,6 +132,26 @@ def test_every_flipped_bit_and_every_cut_of_a_png_is_noticed() -> None:
             png.decode(file[:cut])
 
 
+def test_a_png_that_swells_is_refused_at_once() -> None:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    right = png.encode(render(AttributeSpace.full(), np.array([5]), 0))[0]
+    size = 100 * 301
+    for data in (
+        zlib.compress(bytes(1 << 25)),
+        zlib.compress(bytes(size + 1)),
+        zlib.compress(bytes(size))[:-1],
+    ):
+        bomb = png.HEAD + chunk(b"IDAT", data) + right[-12:]
+        tracemalloc.start()
+        with pytest.raises(ValueError, match="damaged PNG: "):
+            png.decode(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        tracemalloc.stop()
+    assert png.decode(png.HEAD + chunk(b"IDAT", zlib.compress(bytes(size))) + right[-12:]).sum() == 0
+
+
 def test_a_png_of_another_program_is_refused() -> None:
     image = render(AttributeSpace.full(), [0], 0)[0]
     other = io.BytesIO()
@@ -235,7 +258,7 @@ def test_a_signal_ends_it_cleanly(whole: Path, tmp_path: Path, number: int, work
     os.killpg(process.pid, number)  # as a terminal or a scheduler does
     _, errors = process.communicate(timeout=30)  # returns when all have ended that may complain of leaks
     assert process.returncode == 128 + number, errors
-    assert errors.splitlines() == ["shapesgen: stopped; finished shards are kept, run again to go on"]
+    assert errors.splitlines() == ["shapesgen: stopped; finished shards are kept, run again to continue"]
     assert not list(out.rglob(".*"))
     write_set(RECIPE, out)
     assert contents(out) == contents(whole)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sqrtvocab import Partition
@@ -46,7 +46,6 @@ def test_groups_are_the_papers(partition):
     assert int(partition.sizes().max()) - int(partition.sizes().min()) <= 1
 
 
-@settings(max_examples=30)
 @given(labels_of_groups())
 def test_groups_of_any_sizes_are_those_given(labels):
     partition = Partition.from_groups(labels)
@@ -59,7 +58,6 @@ def test_groups_of_any_sizes_are_those_given(labels):
         assert member[labels == index].tolist() == list(range(int((labels == index).sum())))
 
 
-@settings(max_examples=30)
 @given(labels_of_groups())
 def test_buckets_hold_every_group_once_with_little_padding(labels):
     partition = Partition.from_groups(labels)
@@ -119,7 +117,6 @@ def test_bad_labels_of_groups(labels, message):
         Partition.from_groups(labels)
 
 
-@settings(max_examples=30)
 @given(labels_of_groups(), st.integers(1, 10))
 def test_super_classes_stand_together_in_equal_groups(labels, num_groups):
     partition = Partition.by_labels(labels * 5 - 3, min(num_groups, len(labels)))
@@ -275,7 +272,6 @@ def test_bad_radices_and_counts():
     kind=st.sampled_from(["random", "equal", "zero"]),
     seed=st.integers(0, 3),
 )
-@settings(max_examples=30)
 def test_clusters_fill_every_group_exactly(v, data, kind, seed):
     g = data.draw(st.integers(1, v))
     counts = data.draw(st.none() | st.lists(st.integers(0, 3), min_size=v, max_size=v))

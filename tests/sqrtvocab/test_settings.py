@@ -117,7 +117,7 @@ def test_flags_win_over_the_run_that_is_resumed(parse, run):
         (("--preset", "slow"), "--preset"),
         (("--resume", "RUN", "--preset", "fast"), "--preset: RUN has its own settings; drop the flag"),
         (("--resume", "RUN", "--out", "x"), "--resume PATH continues the run in that folder: drop --out"),
-        (("--resume", "RUN/none"), "--resume RUN/none: no run folder (it has no config.json)"),
+        (("--resume", "RUN/none"), "--resume RUN/none: not a run folder (it has no config.json)"),
         (("--lr", 0, "--accumulate", 0), "--accumulate must be at least 1, got 0; --lr must be a positive"),
     ],
 )

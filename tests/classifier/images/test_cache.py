@@ -218,7 +218,7 @@ def test_damaged_pictures_are_all_found_and_named(root, open_at, decoded):
         assert "a/3.png (" in line
         assert "b/0.png (" in line
         assert "b/1.png" not in line
-        assert line.endswith(" and 2 more; --skip-damaged goes on without them")
+        assert line.endswith(" and 2 more; --skip-damaged continues without them")
         assert len(line.splitlines()) == 1
         assert len(decoded) == 12  # they are known the second time
     opened = open_all(open_at, root, skip_damaged=True)

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -136,14 +137,13 @@ def test_a_flipped_bit_in_a_png_is_noticed(picture, encoded):
         decode(bytes(file), 16)
 
 
-def png_that_claims(width: int, height: int) -> bytes:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
-    head = struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
-    )
+
+def png_that_claims(width: int, height: int, more: bytes = b"", pixels: bytes = b"") -> bytes:
+    head = chunk(b"IHDR", struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)) + more
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
 
 
 def test_decompression_bombs_are_refused_by_their_size(picture, encoded, monkeypatch):
@@ -160,6 +160,29 @@ def test_decompression_bombs_are_refused_by_their_size(picture, encoded, monkeyp
     for form in ("png", "jpeg", "bmp", "webp", "tiff", "gif"):
         with pytest.raises(PictureError, match=r"24 x 20 pixels, more than 479"):
             decode(encoded(picture(6), form), 16)
+
+
+def test_text_bombs_are_refused():
+    """Megabytes of text in some kilobytes beside four pixels."""
+    bomb, large = (zlib.compress(bytes(size)) for size in (1 << 27, 1_000_000))
+    pixels = 2 * (b"\0" + 6 * b"\xff")
+    for text, says in (
+        (chunk(b"zTXt", b"Comment\0\0" + bomb), "too large"),
+        (chunk(b"iTXt", b"Comment\0\1\0\0\0" + bomb), "too large"),
+        (chunk(b"iCCP", b"Profile\0\0" + bomb), "too large"),
+        (chunk(b"zTXt", b"Comment\0\0" + large) * 70, "too much memory"),
+    ):
+        file = png_that_claims(2, 2, text, pixels)
+        assert len(file) < 200_000
+        tracemalloc.start()
+        with pytest.raises(PictureError) as caught:
+            decode(file, 2)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert says in str(caught.value).lower()
+        assert "\n" not in str(caught.value)
+        assert peak < 100 << 20
+    assert decode(png_that_claims(2, 2, pixels=pixels), 2).shape == (2, 2, 3)  # without, it is a picture
 
 
 def test_pixels_without_a_scale_are_refused(encoded):

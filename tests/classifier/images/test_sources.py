@@ -96,8 +96,8 @@ def test_what_is_left_out_is_said(picture, write_tree, open_at, tmp_path):
     assert list(opened["train"].classes) == ["a", "b"]
     assert opened.notes == (
         "pictures in no class folder, left out: 1",
-        "files that are no pictures by their names, left out: 1",
-        "folders without pictures, which are no classes: 1, such as empty",
+        "files left out, for their names are not those of pictures: 1",
+        "folders left out, for they hold no pictures: 1, such as empty",
     )
 
 
@@ -412,9 +412,9 @@ def test_bad_csv(photos, open_at, content, says):
     ("line", "says"),
     [
         ("{", "line 2 is no JSON"),
-        ("[1]", "line 2 is no object with fields"),
-        ('{"path": "photos/2.png", "label": 1.5}', "the label 1.5 in row 2 is no class"),
-        ('{"path": "photos/2.png", "label": ["a"]}', "the label in row 2 is a list, no class"),
+        ("[1]", "line 2 is not an object with fields"),
+        ('{"path": "photos/2.png", "label": 1.5}', "the label 1.5 in row 2 is not a class"),
+        ('{"path": "photos/2.png", "label": ["a"]}', "the label in row 2 is a list, not a class"),
     ],
 )
 def test_bad_jsonl(photos, open_at, line, says):

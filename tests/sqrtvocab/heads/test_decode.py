@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sqrtvocab import Partition
@@ -36,7 +36,6 @@ def test_topk(make, device, randomise, k):
     assert_exact_topk(head, torch.randn(3, 4, D, device=device), k)
 
 
-@settings(max_examples=60)
 @given(
     v=st.integers(1, 60),
     data=st.data(),

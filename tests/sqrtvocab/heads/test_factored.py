@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sqrtvocab import make_head
@@ -19,7 +19,6 @@ def attribute_spaces(draw):
     return tuple(radices)
 
 
-@settings(max_examples=60)
 @given(radices=attribute_spaces(), sharpness=st.sampled_from([0.0, 1.0, 30.0]), data=st.data())
 def test_any_radices(dense, randomise, assert_same_gradients, radices, sharpness, data):
     """Loss with smoothing, top-k and their gradients against the product spelled out class by class."""

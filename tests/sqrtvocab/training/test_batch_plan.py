@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sqrtvocab.training import BatchPlan
@@ -17,7 +17,6 @@ def step_items(plans: list[BatchPlan], step: int) -> list[int]:
     return [item for plan in plans for batch in plan.batches(step, step + 1) for item in batch]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     num_items=st.integers(5, 60), batch_size=sizes, accumulate=sizes, world_size=sizes, seed=st.integers(0, 9)
 )

@@ -50,6 +50,12 @@ def save_steps(run, *steps):
     return model, optimizer
 
 
+def test_a_document_with_what_is_no_text(tmp_path):
+    """Such as a model card with a flag that the shell took from a file name in another encoding."""
+    save_checkpoint(tmp_path, "last", Tied(), {"step": 1}, None, {"README.md": "--text-column \udcff"})
+    assert (load_checkpoint(tmp_path, "last").folder / "README.md").read_text() == "--text-column \\udcff"
+
+
 def test_round_trip_of_weights_state_and_optimiser(tmp_path):
     model, optimizer = save_steps(tmp_path, 1)
     checkpoint = load_checkpoint(tmp_path, "last")
@@ -185,7 +191,7 @@ def test_a_run_folder_in_use_is_not_overwritten(tmp_path):
     assert find_checkpoint(run, None) is None
     assert find_checkpoint(run, "auto") is None
     save_steps(run, 1)
-    with pytest.raises(UserError, match="holds other things than a run"):
+    with pytest.raises(UserError, match="holds something other than a run"):
         find_checkpoint(run, "auto")
     write_json(run / "config.json", {})
     with pytest.raises(

@@ -109,7 +109,7 @@ def test_what_it_says(open_it, capsys):
     assert not run.has_nothing_to_do(book)
     run.close(book, "SIGINT received", "look at it")
     assert capsys.readouterr().err.splitlines() == [
-        f"stopped after step 0: SIGINT received; go on with: train_it --resume '{run.folder}'",
+        f"stopped after step 0: SIGINT received; continue with: train_it --resume '{run.folder}'",
         f"saved in {run.folder}; look at it",
     ]
     step(run)

@@ -12,6 +12,7 @@ from classifier.config import TrainConfig
 from classifier.data import class_counts, image_batches, in_batches, sample_of
 from classifier.embeddings import ClassMeans, show_classes
 from classifier.evaluate import TOP_K, Confusion, Evaluation, evaluate, name_groups
+from classifier.examples import held_out
 from classifier.figures import confused_grid, confusion_figures, example_grid
 from classifier.images.protocol import ImageSource, Pixels
 from classifier.labels import Labels
@@ -20,6 +21,7 @@ from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Partition
 from sqrtvocab.training import BatchPlan, Runtime
 from sqrtvocab.training.board import Board
+from sqrtvocab.training.class_plan import ClassPlan
 from sqrtvocab.training.logbook import Logbook
 from sqrtvocab.training.score_figures import show_scores
 from sqrtvocab.training.scores import BANDS
@@ -36,6 +38,8 @@ BOARD = Board(
         "of its group.",
         "accuracy/top5": "Share of the validation images whose class is among the five most probable ones.",
         "accuracy": "Share of the validation images whose class is among the most probable ones.",
+        "accuracy/trained_classes": "Accuracy on the classes that were trained, where others were held out.",
+        "accuracy/held_out_classes": "Accuracy on the classes of which no image was trained on.",
         "accuracy/super_class": "Share of the validation images whose super-class was predicted.",
         "accuracy/ceiling": "The most that any classifier can reach on these images.",
         "attribute": "Share of the validation images for which the class predicted has this attribute right.",
@@ -87,6 +91,7 @@ class Validation:
         self._shown: AttributeSpace | Sequence[str] = classes if space is None else space
         self.ceiling = self._images.ceiling() if runtime.is_main else None
         self._means: ClassMeans | None = None
+        self._held_out = held_out(config, len(classes))
 
     def score(self, model: Classifier, step: int, is_last: bool = False) -> Evaluation:
         """What `model` makes of the images; every rank gets the same result.
@@ -116,11 +121,20 @@ class Validation:
         return {
             "loss/validation": result.loss,
             **result.accuracies(),
+            **self._by_training(result),
             **super_class,
             **({"accuracy/ceiling": self.ceiling.overall} if self.ceiling else {}),
             **result.scores.scalars(self._counts),
             **{f"attribute/{name}": share for name, share in attributes.items()},
         }
+
+    def _by_training(self, result: Evaluation) -> dict[str, float]:
+        """The accuracy on classes that were trained and on those that were held out, if any were."""
+        if not self._held_out.any():
+            return {}
+        right, out = result.predicted == result.target, self._held_out[result.target]
+        parts = {"accuracy/trained_classes": right[~out], "accuracy/held_out_classes": right[out]}
+        return {name: float(part.mean()) for name, part in parts.items() if len(part)}
 
     def show(self, book: Logbook, run: Path, result: Evaluation, step: int) -> None:
         """Draw the pictures in TensorBoard; after the last evaluation the projector's, too.
@@ -156,6 +170,11 @@ class Validation:
         return (
             f"validation loss {metrics['loss/validation']:.3f}, group {metrics['accuracy/group']:.1%}, "
             f"accuracy {metrics['accuracy/overall']:.1%}{most}"
+            + "".join(
+                f", {name.replace('_', ' ')} {metrics[f'accuracy/{name}']:.1%}"
+                for name in ("trained_classes", "held_out_classes")
+                if f"accuracy/{name}" in metrics
+            )
         )
 
 
@@ -165,7 +184,7 @@ def opening_facts(
     labels: Labels,
     model: Classifier,
     partition: Partition,
-    plan: BatchPlan,
+    plan: BatchPlan | ClassPlan,
     validation: Validation,
 ) -> dict[str, str]:
     """What is to be known of a run when it begins, in the order in which to say it."""

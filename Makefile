@@ -5,7 +5,7 @@ BIN := .venv/bin
 # One torch thread per test process: with two processes on two cores more threads only fight each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
-.PHONY: help install demo test test-all lint format bench clean
+.PHONY: help install demo characters test test-all lint format bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ install: .venv/.installed  ## create .venv with the project and its development 
 demo: install  ## the saving on this machine, then a CNN with the grouped and the flat head: four minutes
 	$(BIN)/python scripts/bench_heads.py --quick --tables train --repeats 2
 	$(BIN)/python scripts/demo.py
+
+characters: install  ## Hangul in typefaces never seen, with the fonts at hand: ten minutes
+	$(BIN)/python scripts/demo_characters.py
 
 test: install  ## everything that is quick: what a newcomer runs
 	$(PYTEST) -m "not slow"

@@ -1,5 +1,5 @@
-"""Image encoders by name: the paper's CNN, or any classification model of torchvision or timm without its
-last layer.
+"""Image encoders by name: the paper's CNN, a faster one, or any classification model of torchvision or timm
+without its last layer.
 
 An encoder takes uint8 images [N, C, size, size] as they are stored and returns embeddings [N, width]; what
 its model wants in between (normalisation, three channels, memory format) is its own affair.
@@ -19,9 +19,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from classifier.cnn import Encoder
+from classifier.swift import SMALLEST, Swift
 from sqrtvocab.errors import UserError
 
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_OURS = ("cnn", "swift")
 _FROM_RUN = "encoder."  # before the names of weights in a checkpoint of train_classifier
 
 
@@ -48,11 +50,11 @@ class Backbone(nn.Module):
         return self.model(x)
 
 
-def make_encoder(name: str, size: int, channels: int, weights: str = "none") -> Encoder | Backbone:
+def make_encoder(name: str, size: int, channels: int, weights: str = "none") -> Encoder | Swift | Backbone:
     """A new encoder.
 
     Args:
-        name: "cnn", a name of `torchvision.models`, or "timm:NAME".
+        name: "cnn", "swift", a name of `torchvision.models`, or "timm:NAME".
         size, channels: of the images.
         weights: "none" for random ones, "default" for the library's best (downloaded), or a file of the same
             model's.
@@ -61,7 +63,9 @@ def make_encoder(name: str, size: int, channels: int, weights: str = "none") -> 
         UserError: no such model, none for images of this size, or weights that cannot be had or do not fit.
     """
     if name == "cnn":
-        encoder: Encoder | Backbone = _paper(size, channels, weights)
+        encoder: Encoder | Swift | Backbone = _paper(size, channels, weights)
+    elif name == "swift":
+        encoder = _swift(size, channels, weights)
     elif name.startswith("timm:"):
         encoder = _timm(name.removeprefix("timm:"), size, weights)
     else:
@@ -76,7 +80,7 @@ def default_size(name: str) -> int:
 
     Raises UserError if there is no such model.
     """
-    if name == "cnn":
+    if name in _OURS:
         return 100
     if name.startswith("timm:"):
         timm, model = _import_timm(), name.removeprefix("timm:")
@@ -91,6 +95,14 @@ def _paper(size: int, channels: int, weights: str) -> Encoder:
     if size < 8:
         raise UserError(f"--image-size {size}: --backbone cnn needs at least 8")
     return Encoder(size, channels)
+
+
+def _swift(size: int, channels: int, weights: str) -> Swift:
+    if weights == "default":
+        raise UserError("--weights default: there are none for --backbone swift; use none or a file")
+    if size < SMALLEST:
+        raise UserError(f"--image-size {size}: --backbone swift needs at least {SMALLEST}")
+    return Swift(size, channels)
 
 
 # ---- torchvision
@@ -130,7 +142,7 @@ def _torchvision_preset(name: str) -> Any:
     from torchvision import models
 
     names = models.list_models(module=models)
-    _require_name(name, [*names, "cnn"], "torchvision.models")
+    _require_name(name, [*names, *_OURS], "torchvision.models")
     return models.get_model_weights(name).DEFAULT.transforms()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from classifier.config import EvalConfig, ExportConfig, PredictConfig, TrainConfig, holds_shapes
+from classifier.config import AddConfig, EvalConfig, ExportConfig, PredictConfig, TrainConfig, holds_shapes
 from classifier.presets import PRESETS
 from sqrtvocab.errors import exit_code
 from sqrtvocab.flags import one_line_errors, peek_flags
@@ -54,3 +54,13 @@ def export_main() -> int:
     from classifier.export import export
 
     return exit_code("export_classifier", lambda: export(config))
+
+
+def add_main() -> int:
+    """`add_classes`. Returns the exit code."""
+    with one_line_errors("add_classes"):
+        config = tyro.cli(AddConfig, prog="add_classes")
+
+    from classifier.adding import add
+
+    return exit_code("add_classes", lambda: add(config))

@@ -1,4 +1,4 @@
-"""The settings of the four commands. Imports no torch, so that `--help` is instant."""
+"""The settings of all commands for classifiers. Imports no torch, so that `--help` is instant."""
 
 from __future__ import annotations
 
@@ -185,11 +185,41 @@ def holds_shapes(path: Path) -> bool:
 @dataclass(frozen=True)
 class _BackboneFlags(Flags):
     backbone: str = "cnn"
-    """What makes an embedding of an image: cnn (the paper's), any classification model of torchvision.models
-    by name, such as resnet18 or mobilenet_v3_small, or timm:NAME."""
+    """What makes an embedding of an image: cnn (the paper's), swift (seven times as fast), any classification
+    model of torchvision.models by name, such as resnet18 or mobilenet_v3_small, or timm:NAME."""
     weights: str = "none"
     """Where the backbone's weights begin. none: at random. default: the library's best (downloaded). Or a
     file: the model's state dict, or model.safetensors of another run."""
+
+
+@dataclass(frozen=True)
+class _ExampleFlags(Flags):
+    images_of_a_class: int | None = None
+    """Images of each of its classes in a batch. By default what the head needs: 2 for --head prototype, whose
+    images are compared with each other; else images are drawn one by one."""
+    class_balance: Literal["equal", "frequency"] = "equal"
+    """With --images-of-a-class: whether all classes come equally often, or as often as they have images."""
+    mine_at: tuple[int, ...] = ()
+    """Steps at which to look, through one image of each of --mine-classes, which classes are hard to tell
+    apart; from then on five in six of the classes of a batch are near each other. For --head prototype."""
+    mine_classes: int = 60_000
+    """Classes to look at then, drawn at random."""
+    refresh_images: int = 1
+    """Training images that say what a class of --head prototype is, in each evaluation."""
+    hold_out_classes: float = 0.0
+    """Share of the classes never to train on; the evaluation then tells how well they are known all the same,
+    from their --refresh-images. For --head prototype."""
+
+    def problems(self) -> list[str]:
+        problems = super().problems() + at_least(self, 2, "images_of_a_class")
+        problems += at_least(self, 1, "mine_classes", "refresh_images") + at_least(
+            self, 0, "hold_out_classes"
+        )
+        if self.hold_out_classes >= 1:
+            problems.append("--hold-out-classes must be less than 1: a share of the classes")
+        if any(step < 1 for step in self.mine_at):
+            problems.append("--mine-at: steps are counted from 1")
+        return problems
 
 
 @dataclass(frozen=True)
@@ -225,7 +255,9 @@ class _RunFlags(RunFlags):
 
 
 @dataclass(frozen=True)
-class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _ImageFlags, _BackboneFlags, _HeadFlags, PresetFlag):
+class TrainConfig(
+    _RunFlags, _MachineFlags, _StepFlags, _ExampleFlags, _ImageFlags, _BackboneFlags, _HeadFlags, PresetFlag
+):
     """Train a classifier on your own pictures (`--data`) or on procedurally drawn shapes, with any output
     head, and watch it in TensorBoard.
 
@@ -241,19 +273,26 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _ImageFlags, _BackboneFl
         "buckets": None, "radices": None, "taxonomy": None,
         **{
             field.name: field.default
-            for field in (*dataclasses.fields(_ImageFlags), *dataclasses.fields(_BackboneFlags))
+            for kind in (_ImageFlags, _BackboneFlags, _ExampleFlags)
+            for field in dataclasses.fields(kind)
             if field.name not in ("data", "only", "rotation_cue", "images_per_class")
         },
         "image_size": 100,
     }  # fmt: skip
 
-    preset: Literal["paper", "quickstart", "pictures"] = "paper"
+    preset: Literal["paper", "quickstart", "prototype", "pictures"] = "paper"
 
     def problems(self) -> list[str]:
         problems = super().problems()
         if self.backbone == "cnn" and self.rank is not None and self.rank > EMBEDDING:
             problems.append(f"--rank {self.rank} must be at most {EMBEDDING}, the width of the embedding")
         return problems
+
+    @property
+    def per_class(self) -> int | None:
+        """Images of each class in a batch; None if they are drawn one by one. Imports torch."""
+        needed = HEADS[self.head].rows_per_class
+        return self.images_of_a_class or (needed if needed > 1 else None)
 
     @property
     def run_name(self) -> str:
@@ -359,3 +398,35 @@ class ExportConfig(Flags):
         if self.out is not None and self.out.is_dir():
             problems.append(f"--out {self.out}: a folder; expected the name of a file")
         return problems
+
+
+@dataclass(frozen=True)
+class AddConfig(Flags):
+    """Let a trained classifier know further classes, from a few pictures of each, without training.
+
+    For runs on your own pictures whose classes are examples (--head prototype).
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Run folder of train_classifier."""
+    folder: tyro.conf.Positional[Path]
+    """Pictures of the new classes, one or more of each: anything that --data of train_classifier takes."""
+    out: Path | None = None
+    """Run folder to write, which eval_classifier takes; RUN-more by default."""
+    checkpoint: Literal["best", "last"] = "best"
+    """Weights that scored best in validation, or the newest."""
+    image_column: str | None = None
+    """The column of a table that holds the pictures or their paths; found by its name by default."""
+    label_column: str | None = None
+    """The column of a table that holds the classes; found by its name by default."""
+    skip_damaged: bool = False
+    """Go on without pictures that cannot be read, instead of naming them."""
+    device: Device = "auto"
+    """auto takes cuda before mps before cpu."""
+    precision: Precision = "auto"
+    """Number format of the forward pass; auto chooses for the device and says why."""
+    workers: int = 1
+    """Processes that read pictures ahead."""
+
+    def problems(self) -> list[str]:
+        return super().problems() + at_least(self, 0, "workers")

@@ -25,6 +25,7 @@ from shapesgen.kernel import SIDE
 from sqrtvocab.cache import default_cache
 from sqrtvocab.errors import UserError
 from sqrtvocab.training import BatchPlan, RunError, Runtime
+from sqrtvocab.training.class_plan import ClassPlan
 
 _Batch = tuple[int, list[int]]  # epoch, indices
 
@@ -91,7 +92,7 @@ def image_errors(data: Path | None) -> Iterator[None]:
 
 def training_batches(
     images: ImageSet,
-    plan: BatchPlan,
+    plan: BatchPlan | ClassPlan,
     steps: range,
     workers: int,
     runtime: Runtime,
@@ -112,7 +113,7 @@ def image_batches(
 class _Epochs:
     """The micro-batches of a plan, each with its epoch."""
 
-    def __init__(self, plan: BatchPlan, steps: range) -> None:
+    def __init__(self, plan: BatchPlan | ClassPlan, steps: range) -> None:
         self.plan, self.steps = plan, steps
 
     def __iter__(self) -> Iterator[_Batch]:

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from classifier.backbones import Backbone
 from classifier.cnn import FILTERS, Encoder
 from classifier.config import TrainConfig
+from classifier.swift import Swift
 from sqrtvocab import Head, HeadOutput, Partition, make_head
 from sqrtvocab.errors import UserError
 from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.training import BatchPlan, Runtime
+from sqrtvocab.training.class_plan import ClassPlan
 from sqrtvocab.training.memory import ADAM, require_memory
 from sqrtvocab.training.optimizer import make_adam, require_sparse_support
 
@@ -22,7 +24,7 @@ from sqrtvocab.training.optimizer import make_adam, require_sparse_support
 class Classifier(nn.Module):
     """An encoder and a head over its embeddings."""
 
-    def __init__(self, encoder: Encoder | Backbone, head: Head) -> None:
+    def __init__(self, encoder: Encoder | Swift | Backbone, head: Head) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
@@ -38,7 +40,7 @@ class Classifier(nn.Module):
 def make_classifier(
     head: str,
     partition: Partition,
-    encoder: Encoder | Backbone | None = None,
+    encoder: Encoder | Swift | Backbone | None = None,
     radices: Sequence[int] | None = None,
     order: Tensor | None = None,
     **options: Any,
@@ -82,7 +84,11 @@ def make_optimizer(model: Classifier, config: TrainConfig, runtime: Runtime) -> 
 
 
 def require_room(
-    model: Classifier, shape: tuple[int, int, int], batch_size: int, plan: BatchPlan, runtime: Runtime
+    model: Classifier,
+    shape: tuple[int, int, int],
+    batch_size: int,
+    plan: BatchPlan | ClassPlan,
+    runtime: Runtime,
 ) -> None:
     """Refuse micro-batches of images of `shape` (height, width, channels) that the memory of the CPU does not
     hold.

@@ -29,6 +29,22 @@ PRESETS: dict[str, TrainConfig] = {
         eval_every=40,
         eval_images=240,
     ),
+    # All 184,320 classes, of whose labels nothing need be known: images are compared with each other.
+    #   train_classifier --preset prototype --shuffle-labels 0
+    "prototype": TrainConfig(
+        preset="prototype",
+        head="prototype",
+        backbone="swift",
+        grouping="index",
+        max_steps=1250,
+        batch_size=128,
+        accumulate=1,
+        lr=3e-3,
+        schedule="cosine",
+        warmup_steps=20,
+        mine_at=(50, 250, 550, 900),
+        eval_every=1_000_000,  # each evaluation embeds an image of every class
+    ),
     # Your own pictures, whose labels mean nothing to the head: the default with --data FOLDER_OR_TABLE.
     #   train_classifier --data photos
     "pictures": TrainConfig(

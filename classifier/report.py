@@ -7,12 +7,14 @@ import math
 from classifier.config import TrainConfig
 from classifier.data import image_batches, in_batches, sample_of
 from classifier.evaluate import Evaluation, evaluate
+from classifier.examples import held_out
 from classifier.figures import confusion_figures, example_grid
 from classifier.images.protocol import ImageSet, ImageSource
 from classifier.labels import Labels
 from classifier.model import Classifier, parameter_table
 from sqrtvocab import Partition
 from sqrtvocab.training import BatchPlan, Runtime
+from sqrtvocab.training.class_plan import ClassPlan
 from sqrtvocab.training.logbook import Logbook
 from sqrtvocab.training.tally import not_finite
 
@@ -43,6 +45,7 @@ class Validation:
         self._batch_size, self._workers = config.batch_size, workers
         self._mine = sample_of(images, config.eval_images, config.seed)[runtime.rank :: runtime.world_size]
         self.ceiling = images.ceiling() if runtime.is_main else None
+        self._held_out = held_out(config, len(images.classes))
 
     def score(self, model: Classifier, step: int) -> Evaluation:
         """What `model` makes of the images; every rank gets the same result.
@@ -66,10 +69,19 @@ class Validation:
         return {
             "loss/validation": result.loss,
             **result.accuracies(),
+            **self._by_training(result),
             **super_class,
             **({"accuracy/ceiling": self.ceiling.overall} if self.ceiling else {}),
             **{f"attribute/{name}": share for name, share in attributes.items()},
         }
+
+    def _by_training(self, result: Evaluation) -> dict[str, float]:
+        """The accuracy on classes that were trained and on those that were held out, if any were."""
+        if not self._held_out.any():
+            return {}
+        right, out = result.predicted == result.target, self._held_out[result.target]
+        parts = {"accuracy/trained_classes": right[~out], "accuracy/held_out_classes": right[out]}
+        return {name: float(part.mean()) for name, part in parts.items() if len(part)}
 
     def show(self, book: Logbook, result: Evaluation, step: int) -> None:
         """Draw the pictures in TensorBoard."""
@@ -89,6 +101,11 @@ class Validation:
         return (
             f"validation loss {metrics['loss/validation']:.3f}, group {metrics['accuracy/group']:.1%}, "
             f"accuracy {metrics['accuracy/overall']:.1%}{most}"
+            + "".join(
+                f", {name.replace('_', ' ')} {metrics[f'accuracy/{name}']:.1%}"
+                for name in ("trained_classes", "held_out_classes")
+                if f"accuracy/{name}" in metrics
+            )
         )
 
 
@@ -98,7 +115,7 @@ def opening_facts(
     labels: Labels,
     model: Classifier,
     partition: Partition,
-    plan: BatchPlan,
+    plan: BatchPlan | ClassPlan,
     validation: Validation,
 ) -> dict[str, str]:
     """What is to be known of a run when it begins, in the order in which to say it."""

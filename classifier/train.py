@@ -19,13 +19,17 @@ if __name__ == "__main__":  # first of all, so that `python -m classifier.train 
     raise SystemExit(train_main())
 
 import os
+from collections.abc import Iterator
 from typing import Any
+
+from torch import Tensor
 
 from classifier.augment import Augmentation
 from classifier.backbones import make_encoder
 from classifier.config import TrainConfig
 from classifier.data import image_errors, open_images, training_batches
 from classifier.discovered import groups_of_run
+from classifier.examples import Examples, make_plan
 from classifier.labels import read_labels
 from classifier.mixing import Mixing
 from classifier.model import make_classifier, make_optimizer, require_room
@@ -33,7 +37,6 @@ from classifier.report import Validation, opening_facts
 from classifier.trained import documents_beside_weights
 from sqrtvocab.errors import UserError
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
-from sqrtvocab.training.batch_plan import BatchPlan
 from sqrtvocab.training.logbook import Logbook, markdown_table
 from sqrtvocab.training.run import open_run
 from sqrtvocab.training.run_folder import look_into_folder
@@ -48,6 +51,7 @@ SAME_RUN = (
     "head", "modulation", "rank", "samples", "hashes", "buckets", "num_classes", "grouping", "groups",
     "radices", "super_classes", "prior", "backbone", "drawn_on_the_fly", "image_size", "grey", "augment",
     "flip", "mixup", "cutmix", "training_images", "images_per_step", "eval_images", "seed", "shuffle_labels",
+    "images_of_a_class", "class_balance", "mine_at", "mine_classes", "refresh_images", "hold_out_classes",
 )  # fmt: skip
 HPARAMS = ("head", "grouping", "groups", "num_classes", "prior", "backbone", "images_per_step", "lr", "seed")
 
@@ -83,9 +87,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
             f"{len(train_images)} training and {len(validation_images)} validation images are too few "
             f"for {runtime.world_size} ranks"
         )
-    plan = BatchPlan(
-        len(train_images), config.batch_size, config.accumulate, config.seed, runtime.rank, runtime.world_size
-    )
+    plan = make_plan(config, train_images, runtime)
     total_steps = config.total_steps(plan.steps_per_epoch)
     workers = config.num_workers(runtime.device.type, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
@@ -143,8 +145,9 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     learner = runtime.replicate(model)
     augmentation = Augmentation(config.augment, config.flip, size, config.seed)
     mixing = Mixing(config.mixup, config.cutmix)
-    steps = range(run.step, total_steps)
-    batches = iter(training_batches(train_images, plan, steps, workers, runtime, augmentation))
+    examples = Examples(train_images, plan, config, workers, runtime)
+    planned = range(0)  # the steps that `batches` holds
+    batches: Iterator[tuple[Tensor, Tensor]] = iter(())
     tally = Tally(("loss", "group_loss", "member_loss"), runtime)
     window = Window("images", run.step, total_steps, stop, runtime)
     reason = None  # to stop early
@@ -152,6 +155,9 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     while run.step < total_steps and reason is None:
         runtime.seed_step(run.step)
         lr = set_learning_rate(optimizer, config, run.step, total_steps)
+        if run.step not in planned:
+            planned = examples.steps_from(run.step, total_steps, model)
+            batches = iter(training_batches(train_images, plan, planned, workers, runtime, augmentation))
         step_images, micro_batches = plan.items(run.step), plan.micro_batches(run.step)
         run.step += 1
         for micro_batch in range(1, micro_batches + 1):
@@ -170,7 +176,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         window.add(step_images)
 
         reason = stop.agreed_reason(runtime)
-        evaluating = run.step % config.eval_every == 0 or run.step == total_steps or reason is not None
+        is_planned = run.step % config.eval_every == 0 or run.step == total_steps
+        evaluating = is_planned or reason is not None
         if not (evaluating or window.is_due(run.step)):
             continue
 
@@ -191,6 +198,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         if reason is not None and run.step < total_steps:
             run.save_last()  # at once: whoever sent the signal may not wait for the evaluation
         if evaluating:
+            run.minutes += examples.refresh(model) / 60  # what the classes are is part of what was learnt
             result = validation.score(model, run.step)
             run.metrics = validation.metrics(result)
             book.scalars(run.step, run.metrics, **axes)
@@ -199,7 +207,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
             if run.best is None or score > run.best:
                 run.best = score
                 run.save_best()
-            run.save_last()
+            if is_planned or not model.head.from_examples:  # else it was saved before the classes changed
+                run.save_last()
             book.say(f"step {run.step:,}: {validation.summary(run.metrics)}")
             reason = reason or stop.agreed_reason(runtime)  # this step need not be evaluated twice
         window.restart()

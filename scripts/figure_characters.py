@@ -22,20 +22,22 @@ from typing import Any
 
 import tyro
 
-from scripts.characters.contenders import contenders_of
+from scripts.characters.contenders import CharacterJob, contenders_of
+from scripts.characters.sheet import COLUMNS, hardest
 from scripts.common.command import run_script, say
 from scripts.common.jobs import Data, Job, by_definition, rate_of, record_of_runs
 from scripts.common.pages import write_figure, write_page
 from scripts.common.records import Record, Row, lock_of
 from scripts.common.runs import RunFlags, launch, require_rows, run_all, train_in_new_process
 from scripts.reports.characters import best_rows, curves, document
-from sqrtvocab.atomic import write_json
+from sqrtvocab.atomic import write_bytes, write_json
 from sqrtvocab.errors import RunError, UserError
 from sqrtvocab.flags import at_least, positive
 
 TRIAL = 20  # steps by which it is told how many fit into the minutes
 _RECIPE = "--grey --schedule cosine --accumulate 1 --epochs 100000 --precision fp32 --workers 0"
 _EVALUATE = "import sys; from classifier.cli import eval_main; sys.exit(eval_main())"
+_EXPORT = _EVALUATE.replace("eval_main", "export_main")
 _QUICK_FONTS = "DejaVuSans.ttf", "DejaVuSerif.ttf", "STIXGeneral.ttf"
 
 
@@ -73,7 +75,7 @@ class CharacterFlags(RunFlags):
     def __post_init__(self) -> None:
         found = self.problems() + positive(self, "minutes")
         found += at_least(self, 1, "steps", "best", "batch_size", "image_size", "eval_images")
-        known = contenders_of(self.script, "")
+        known = contenders_of(self.script)
         found += [
             f"--contenders {name}: expected some of {', '.join(known)}"
             for name in self.contenders
@@ -147,17 +149,18 @@ class Experiment:
     def __init__(self, config: CharacterFlags, out: Path) -> None:
         self.config = config
         self.folder = config.set_folder()
-        self.contenders = contenders_of(config.script, str(self.folder / "taxonomy.csv"))
+        self.contenders = contenders_of(config.script)
         self.names = config.contenders or (
             ("flat", "grouped-index") if config.quick else tuple(self.contenders)
         )
         self.record = record_of_runs(out / f"characters_{config.name}.csv")
+        self.pairs = out / f"characters_{config.name}_pairs.png"
         self.trials = Record(config.runs / f"characters_{config.name}_speed.csv", ("contender", "settings"))
 
     def job(self, name: str, seed: int, steps: int, rate: float) -> Job:
         """One run."""
         made_of = (name, self.contenders[name], seed, self.config.settings(steps, rate), steps)
-        return Job("classifier.train", *made_of, self.config.runs, data=Data.of(str(self.folder)))
+        return CharacterJob("classifier.train", *made_of, self.config.runs, data=Data.of(str(self.folder)))
 
     def steps_of(self, name: str) -> int:
         """How many steps of this head fit into the minutes: as a trial told, which is kept for good."""
@@ -219,16 +222,38 @@ class Experiment:
                 self.record.keep(row | {"core_seconds": str(json.loads(path.read_text())["core_seconds"])})
             if key in best and not row.get("test_accuracy") and job.folder.is_dir():
                 self.record.keep(row | test_scores(job.folder, self.config.threads))
+        self.draw_pairs(jobs)
+
+    def draw_pairs(self, jobs: Sequence[Job]) -> None:
+        """A picture of the characters that the best head takes for each other most often, in all test
+        families."""
+        rows = [row for row in self.rows() if row.get("test_accuracy")]
+        best = max(rows, key=lambda row: float(row["accuracy"]), default=None)
+        job = next((job for job in jobs if best and job.key == self.record.key_of(best)), None)
+        path = None if job is None else job.folder / "eval-test.json"
+        if path is not None and path.exists():
+            confused = json.loads(path.read_text("utf-8")).get("confused", [])
+            pairs = [(pair["true"], pair["predicted"]) for pair in confused][: COLUMNS // 2]
+            if pairs:
+                write_bytes(self.pairs, hardest(pairs, self.folder))
 
 
 def test_scores(run: Path, threads: int) -> dict[str, str]:
-    """`eval_classifier` on all pictures of the test families."""
+    """`eval_classifier` on all pictures of the test families; the size of what `export_classifier` makes."""
     if launch(["-c", _EVALUATE, str(run), "--split", "test"], threads):
         raise RunError(f"{run}: eval_classifier failed")
     scores: dict[str, Any] = json.loads((run / "eval-test.json").read_text("utf-8"))
     accuracy = scores["accuracy"]
     names = {"test_accuracy": accuracy["overall"], "test_group_accuracy": accuracy["group"]}
-    return {name: str(value) for name, value in (names | {"test_loss": scores["loss"]}).items()}
+    exported = run / "model.onnx"
+    if launch(["-c", _EXPORT, str(run), "--out", str(exported)], threads):
+        say(f"{run}: export_classifier failed; its size is left out")
+    size = sum(
+        file.stat().st_size for file in run.glob("model.onnx*")
+    )  # large weights stand in a second file
+    exported_mb = f"{size / 1e6:.2f}" if exported.exists() else ""
+    values = names | {"test_loss": scores["loss"], "exported_mb": exported_mb}
+    return {name: str(value) for name, value in values.items()}
 
 
 def main(config: CharacterFlags) -> None:
@@ -243,7 +268,9 @@ def main(config: CharacterFlags) -> None:
             with lock_of(page):
                 figure = page.with_suffix(".png")
                 write_figure(figure, curves(rows, experiment.contenders, config.runs))
-                write_page(page, document(config.name, rows, experiment.contenders, figure.name))
+                write_page(
+                    page, document(config.name, rows, experiment.contenders, figure.name, experiment.pairs)
+                )
 
     if config.redraw:
         require_rows(record, experiment.contenders)

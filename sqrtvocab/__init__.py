@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sqrtvocab.heads import HeadCost as HeadCost
     from sqrtvocab.heads import HeadOutput as HeadOutput
     from sqrtvocab.heads import MachHead as MachHead
+    from sqrtvocab.heads import PrototypeHead as PrototypeHead
     from sqrtvocab.heads import SampledHead as SampledHead
     from sqrtvocab.partition import Partition as Partition
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from scripts.common.jobs import Contender
+from dataclasses import dataclass
+
+from scripts.common.jobs import Contender, Job
+
+TAXONOMY = "SET/taxonomy.csv"  # the table of radicals in the folder of the set
 
 # Every flag is spelled out: a row must keep its meaning when a default changes.
 _BLIND = {  # nothing is known of the labels
@@ -11,8 +15,10 @@ _BLIND = {  # nothing is known of the labels
     ),
     "flat": Contender("flat", "--head flat --grouping index --no-prior"),
     "flat-chunked": Contender("flat, chunked", "--head flat --chunk-size 32 --grouping index --no-prior"),
-    "sampled": Contender("sampled softmax", "--head sampled --grouping index --no-prior"),
-    "mach": Contender("MACH: several hashes", "--head mach --grouping index --no-prior"),
+    "sampled": Contender("sampled softmax", "--head sampled --samples 512 --grouping index --no-prior"),
+    "mach": Contender(
+        "MACH: several hashes", "--head mach --hashes 16 --buckets 256 --grouping index --no-prior"
+    ),
     "grouped-index": Contender(
         "grouped, consecutive (the paper's)",
         "--head grouped --modulation scale-shift --grouping index --no-prior",
@@ -41,16 +47,22 @@ _ORACLES = {  # told how a syllable is made
 }
 
 
-def contenders_of(script: str, taxonomy: str) -> dict[str, Contender]:
-    """What is compared on a script.
-
-    Args:
-        taxonomy: the table of the radicals, for Chinese characters.
-    """
+def contenders_of(script: str) -> dict[str, Contender]:
+    """What is compared on a script."""
     if script == "hangul":
         return _BLIND | _ORACLES
     by_radical = Contender(
         "grouped-linear, by radical",
-        f"--head grouped-linear --grouping taxonomy --taxonomy {taxonomy} --no-prior",
+        f"--head grouped-linear --grouping taxonomy --taxonomy {TAXONOMY} --no-prior",
     )
     return _BLIND | {"grouped-radical": by_radical}
+
+
+@dataclass(frozen=True)
+class CharacterJob(Job):
+    """One run. A row says `SET/taxonomy.csv`, wherever the set lies."""
+
+    def flags(self) -> list[str]:
+        """The flags of the trainer."""
+        assert self.data is not None
+        return [f"{self.data.flag}/{TAXONOMY[4:]}" if word == TAXONOMY else word for word in super().flags()]

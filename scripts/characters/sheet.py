@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -39,6 +40,25 @@ def sheet(
     data = io.BytesIO()
     canvas.save(data, "PNG", optimize=True)
     return data.getvalue()
+
+
+def hardest(pairs: Sequence[tuple[str, str]], folder: Path) -> bytes:
+    """A PNG file: pairs of characters side by side, in the test families of the set in `folder`."""
+    import pyarrow.parquet as pq
+
+    characters = [character for pair in pairs for character in pair]
+    rows: dict[str, dict[int, bytes]] = {}
+    size = 0
+    for path in sorted((folder / "data").glob("test-*.parquet")):
+        table = pq.read_table(
+            path, columns=["image", "character", "family"], filters=[("character", "in", characters)]
+        )
+        for line in table.to_pylist():
+            rows.setdefault(line["family"], {}).setdefault(ord(line["character"]), line["image"]["bytes"])
+            with Image.open(io.BytesIO(line["image"]["bytes"])) as picture:
+                size = picture.width
+    lines = [(family, "", pictures) for family, pictures in sorted(rows.items())]
+    return sheet("taken for each other, two and two", lines, [ord(each) for each in characters], size)
 
 
 def _fitting(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:

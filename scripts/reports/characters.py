@@ -37,8 +37,10 @@ def best_rows(rows: Sequence[Row]) -> list[Row]:
     return best
 
 
-def document(name: str, rows: Sequence[Row], contenders: Mapping[str, Contender], figure: str) -> str:
-    """The Markdown page."""
+def document(
+    name: str, rows: Sequence[Row], contenders: Mapping[str, Contender], figure: str, pairs: Path
+) -> str:
+    """The Markdown page; `pairs` is a picture of the hardest pairs, if it is there."""
     lines = [
         f"# Heads compared on characters: {name}",
         "",
@@ -75,11 +77,20 @@ def document(name: str, rows: Sequence[Row], contenders: Mapping[str, Contender]
                 _plain(mine, "core_seconds", 0),
                 _plain(mine, "peak_gib", 2),
                 f"{int(first['parameters']):,}",
+                _plain(mine[:1], "exported_mb", 1),
             ]
         )
     heading = ["head", "n", "rate", "steps", "validation", "**test**", "test, group", "test nats"]
-    heading += ["seconds", "core s", "peak GiB", "parameters"]
+    heading += ["seconds", "core s", "peak GiB", "parameters", "exported MB"]
     lines += [table(heading, cells), ""]
+    if pairs.exists():
+        lines += [
+            "The characters that the best of them takes for each other most often, two and two, in the test "
+            "families:",
+            "",
+            f"![The hardest pairs]({pairs.name})",
+            "",
+        ]
     lines += ["```bash"]
     lines += [
         f"train_classifier {row['settings']} {row['flags']} --seed {row['seed']}" for row in best_rows(rows)

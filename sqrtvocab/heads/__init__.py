@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sqrtvocab.heads.grouped_linear import GroupedLinearHead as GroupedLinearHead
     from sqrtvocab.heads.grouped_low_rank import GroupedLowRankHead as GroupedLowRankHead
     from sqrtvocab.heads.mach import MachHead as MachHead
+    from sqrtvocab.heads.prototype import PrototypeHead as PrototypeHead
     from sqrtvocab.heads.sampled import SampledHead as SampledHead
 
 # Loaded when first used: the names of the heads must not cost the import of torch.

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sqrtvocab.heads import place
 from sqrtvocab.heads.sampling import draw, draw_among_best, draw_cooled, draw_nucleus
 from sqrtvocab.partition import ClassOrder, Partition, check_counts, host_sees, integer, is_traced, positive
 
@@ -104,6 +105,11 @@ class Head(nn.Module, ABC):
     surrogate: ClassVar[bool] = False
     """Whether the loss in training mode stands in for the negative log-likelihood: an estimate or a bound of
     it that never sees all V classes. What it is instead, the head's own text says."""
+    rows_per_class: ClassVar[int] = 1
+    """How many rows of each of its classes a batch must hold in training mode."""
+    from_examples: ClassVar[bool] = False
+    """Whether a class is what the head was shown of it. Before an evaluation :meth:`learn_classes` brings all
+    of them up to date, and :meth:`fit_temperature` follows."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Options without which the head makes no sense, although it can be made."""
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -209,6 +215,34 @@ class Head(nn.Module, ABC):
     def describe(self) -> str:
         """What is peculiar to this head, in one line, its name left out: such as its groups, its rank."""
         return f"{self.num_classes:,} classes"
+
+    def learn_classes(self, vectors: Tensor, classes: Tensor) -> None:
+        """From now on ``classes`` [M] are what ``vectors`` [M, d], means of hidden states, show; see
+        ``from_examples``. Other heads learn from gradients alone, here and in the three methods below."""
+
+    def forget_classes(self) -> None:
+        """No class is known any more."""
+
+    def fit_temperature(self, hidden: Tensor, target: Tensor) -> None:
+        """Choose how sharp the distribution is in evaluation mode: best for these rows [N, d] and classes
+        [N], which should be training data that :meth:`learn_classes` was not given."""
+
+    def add_classes(self, vectors: Tensor, names: Sequence[str] = (), existing: Sequence[str] = ()) -> Head:
+        """A head with further classes, from V on, that needs no training; see ``from_examples``.
+
+        Raises:
+            NotImplementedError: other heads.
+        """
+        raise NotImplementedError(f"a {type(self).__name__} learns its classes by training")
+
+    def find_hard_classes(self, vectors: Tensor, classes: Tensor) -> None:
+        """Find out which of ``classes`` [M] are hard to tell apart, by their ``vectors`` [M, d]."""
+
+    @property
+    def hard_classes(self) -> Tensor | None:
+        """[T, 1 + k] what was found: classes that batches had better hold together, each row one and the k
+        nearest to it; rows of −1 are none."""
+        return None
 
     def give_sparse_gradients(self) -> list[nn.Parameter]:
         """From now on let gradients be sparse tensors where a step meets few rows of a parameter.
@@ -319,7 +353,7 @@ class Head(nn.Module, ABC):
             if reduction != "none":
                 group_loss, member_loss = group_loss.sum(), member_loss.sum()
         elif reduction == "none":
-            parts = self._nll(rows, safe_target, label_smoothing)
+            parts = self._kept_nll(rows, safe_target, kept, label_smoothing)
             group_loss, member_loss = (torch.where(kept, part, 0.0) for part in parts)
         else:
             group_loss, member_loss = self._nll_sum(rows, safe_target, kept, label_smoothing)
@@ -463,12 +497,18 @@ class Head(nn.Module, ABC):
 
     # ---- helpers for the heads ----
 
+    def _kept_nll(
+        self, hidden: Tensor, target: Tensor, kept: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """``_nll``; for heads in which rows that do not count could matter to others."""
+        return self._nll(hidden, target, label_smoothing)
+
     def _nll_sum(
         self, hidden: Tensor, target: Tensor, kept: Tensor, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
         """The two parts of ``_nll``, each summed over the tokens kept, [] and []."""
         # `where` rather than a product: it sends exact zeros back even when the mean divides by no token.
-        group_nll, member_nll = self._nll(hidden, target, label_smoothing)  # [N], [N]
+        group_nll, member_nll = self._kept_nll(hidden, target, kept, label_smoothing)  # [N], [N]
         return torch.where(kept, group_nll, 0.0).sum(), torch.where(kept, member_nll, 0.0).sum()
 
     def _weighted_nll(
@@ -601,7 +641,7 @@ def weighted_sum(values: Tensor, share: Tensor) -> Tensor:
 
 def block_rows(width: int, device: torch.device | None = None) -> int:
     """How many rows of this many elements make a block; on the CPU by default."""
-    is_cpu = device is None or device.type == "cpu"
+    is_cpu = device is None or place.place_of(device)[0] in ("cpu", "meta")
     return max(1, (BLOCK_ELEMENTS if is_cpu else DEVICE_BLOCK_ELEMENTS) // width)
 
 

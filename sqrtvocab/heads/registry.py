@@ -48,6 +48,7 @@ HEADS = Registry({
     "factored": "sqrtvocab.heads.factored:FactoredHead",
     "sampled": "sqrtvocab.heads.sampled:SampledHead",
     "mach": "sqrtvocab.heads.mach:MachHead",
+    "prototype": "sqrtvocab.heads.prototype:PrototypeHead",
 })  # fmt: skip
 
 

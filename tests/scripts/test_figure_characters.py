@@ -1,6 +1,7 @@
 """The comparison on characters: chosen on the validation families, scored once on the test families."""
 
 import csv
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,7 @@ def row(
         "machine": "m",
     }
     settings = f"--data hangul/ --max-steps {steps} --lr {rate} --grey"
-    flags = contenders_of("hangul", "")[contender].flags
+    flags = contenders_of("hangul")[contender].flags
     named = {"contender": contender, "seed": seed, "settings": settings, "flags": flags, "steps": steps}
     return values | named | {"accuracy": str(accuracy)} | further
 
@@ -37,7 +38,7 @@ def test_the_rate_is_chosen_by_the_first_seed_and_by_validation():
     ]
     chosen = [(each["settings"].split()[-2], each["steps"], each["seed"]) for each in best_rows(rows)]
     assert chosen == [("0.01", "10", "0"), ("0.01", "10", "1"), ("0.001", "20", "0")]
-    page = document("hangul", rows, contenders_of("hangul", ""), "curves.png")
+    page = document("hangul", rows, contenders_of("hangul"), "curves.png", Path("none.png"))
     assert "| flat | 2 | 0.01 of 2 | 10 | 35.00 ± " in page
     assert "| 10.00 % |" in page
     assert "Not trained yet: prototype" in page
@@ -88,3 +89,11 @@ def test_further_seeds_are_for_the_best(tmp_path):
 def test_bad_input_names_the_flag(change, expected):
     with pytest.raises(UserError, match=expected):
         CharacterFlags(**change)
+
+
+def test_the_radicals_are_those_of_the_set(tmp_path):
+    experiment = Experiment(CharacterFlags(script="han", data=tmp_path, steps=1), tmp_path)
+    job = experiment.job("grouped-radical", 0, 1, 0.1)
+    flags = job.flags()
+    assert flags[flags.index("--taxonomy") + 1] == str(tmp_path / "taxonomy.csv")
+    assert str(tmp_path) not in " ".join(job.key)

@@ -19,6 +19,7 @@ from sqrtvocab import (
     Head,
     MachHead,
     Partition,
+    PrototypeHead,
     make_head,
 )
 
@@ -72,6 +73,17 @@ def factored() -> MakeHead:
     return make
 
 
+def prototype(**options: Any) -> MakeHead:
+    """In evaluation mode, in which the loss is exact; all classes known."""
+
+    def make(d: int, v: int, partition: Partition | None = None) -> Head:
+        head = make_head("prototype", d, v, **options)
+        head.learn_classes(torch.randn(v, d), torch.arange(v))
+        return head.eval()
+
+    return make
+
+
 def sampled() -> MakeHead:
     """All classes drawn, where training is exact."""
 
@@ -105,6 +117,8 @@ CASES: dict[str, MakeHead] = {
     "sampled": sampled(),
     "sampled-in-evaluation": in_evaluation("sampled"),
     "mach-in-evaluation": in_evaluation("mach", hashes=3),
+    "prototype": prototype(),
+    "prototype-float16": prototype(storage=torch.float16),
 }
 
 
@@ -157,6 +171,12 @@ def dense_distribution(head: Head, hidden: Tensor, groups: list[list[int]] | Non
         return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
     if isinstance(head, AdaptiveHead):
         return dense_adaptive(head, hidden)
+    if isinstance(head, PrototypeHead):
+        scale = (20 * (10 * head.log_scale).exp()).clamp(max=200)
+        rows = head.vectors.to(hidden.dtype)  # of length 1, but for the rounding of float16
+        length = hidden.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12)
+        log_prob = (scale * (hidden / length) @ rows.T + head.bias).log_softmax(-1)
+        return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
     if isinstance(head, MachHead):
         log_prob = dense_mach(head, hidden)
         return Dense(log_prob, torch.zeros_like(log_prob), [list(range(v))])
@@ -252,6 +272,8 @@ def randomised(head: Head) -> Head:
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.copy_(torch.randn(parameter.shape))
+            if isinstance(head, PrototypeHead):  # a sharpness of about 5: neither flat nor a single peak
+                parameter.mul_(0.05).sub_(0.15)
     return head
 
 

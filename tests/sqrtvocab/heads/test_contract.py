@@ -58,7 +58,7 @@ def test_made_on_a_device_in_a_dtype(device, dtype):
     for name in HEADS:
         offered = {"partition": Partition(V, 9, order), "order": order}
         torch.manual_seed(1)
-        head = make_head(name, D, V, offered, device=device, dtype=dtype)
+        head = make_head(name, D, V, offered, device=device, dtype=dtype).eval()
         assert {(p.device.type, p.dtype) for p in head.parameters()} == {(device, dtype)}
         assert {buffer.device.type for buffer in head.buffers()} <= {device}
         hidden = torch.randn(4, D, device=device, dtype=dtype)
@@ -133,6 +133,7 @@ def test_cost_is_what_the_products_of_a_step_take(name, rows):
         "sampled": D * V,  # all of so few classes are drawn
         "mach": D * 16 * 40,
         # the first softmax has 4 classes and 2 clusters; projections to 2 and 1 (at least) features
+        "prototype": D * 64,  # a batch of 64 rows
         "adaptive": D * 6 + D * 2 + 2 * 16 * share[4:20].sum() + D * 1 + 1 * 80 * share[20:].sum(),
     }
     cost = head.cost(counts)
@@ -220,7 +221,7 @@ assert sys.modules["transformers"] is sys.modules["PIL"] is sys.modules["tyro"] 
 import sqrtvocab
 for name in sqrtvocab.HEADS:
     head = sqrtvocab.make_head(name, 8, 100)
-    head(torch.randn(5, 8), torch.arange(5)).loss.backward()
+    head(torch.randn(10, 8), torch.arange(5).repeat(2)).loss.backward()
     torch.optim.SGD(head.parameters(), 0.1).step()
     head.topk(torch.randn(5, 8), 3), head.sample(torch.randn(5, 8)), head.init_prior(torch.ones(100))
 """

@@ -109,11 +109,13 @@ def scoring(train: Train, score: Train) -> Train:
     def train_and_score(job: Job, threads: int) -> int:
         if not Job.is_finished(job):
             before = _cpu_seconds()
-            code = train(job, threads)
-            if job.folder.is_dir():
-                path = job.folder / CPU
-                spent: list[float] = json.loads(path.read_text("utf-8")) if path.exists() else []
-                write_json(path, [*spent, _cpu_seconds() - before])  # a run may be stopped and go on
+            try:
+                code = train(job, threads)
+            finally:  # a run may be stopped and go on
+                if job.folder.is_dir():
+                    path = job.folder / CPU
+                    spent: list[float] = json.loads(path.read_text("utf-8")) if path.exists() else []
+                    write_json(path, [*spent, _cpu_seconds() - before])
             if code or not Job.is_finished(job):
                 return code
         return score(job, threads)

@@ -78,8 +78,20 @@ def section(rows: Sequence[Row]) -> list[str]:
             left=2,
         ),
     ]  # fmt: skip
-    if missing := [f"`{name}`" for name in known if name not in by_name]:
-        lines += ["", f"Not trained yet: {', '.join(missing)}."]
+    gaps = {
+        "Not trained yet": [name for name in known if name not in by_name],
+        "At one learning rate so far, which may not be theirs": [
+            name for name in names if all(len(entry.at_rates) == 1 for entry in by_name[name])
+        ],
+        "Equal time not trained yet": [
+            name for name in names if any(entry.longer is None for entry in by_name[name])
+        ],
+    }
+    for problem, of in gaps.items():
+        if of:
+            lines += ["", f"{problem}: {', '.join(f'`{name}`' for name in of)}."]
+    if any(row["machine"].endswith(SHARED) for row in rows):
+        lines += ["", "Other work shared the cores, which lengthens CPU seconds, too, and unevenly."]
     shared = ("--only", "--batch-size", "--eval-images", "--image-size", "--backbone")
     flags: dict[str, Sequence[object]] = {flag: values[flag] for flag in shared if flag in values}
     rates = sorted({rate_of(row) for entry in entries for row in entry.at_rates}, key=float)

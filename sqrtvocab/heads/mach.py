@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sqrtvocab.heads.base import Head, HeadCost, token_nll, wide
 from sqrtvocab.partition import integer, positive
 
-HASHES = 16
+HASHES, MOST_HASHES = 16, 4096  # by default; at most
 
 
 class MachHead(Head):
@@ -34,7 +34,7 @@ class MachHead(Head):
 
     Args:
         in_features, num_classes, validate, device, dtype: see :class:`~sqrtvocab.heads.base.Head`.
-        hashes: R.
+        hashes: R, at most 4,096.
         buckets: B, at most V; 4·√V by default, or V if that is less.
         seed: of the hashes.
     """
@@ -56,6 +56,8 @@ class MachHead(Head):
     ) -> None:
         super().__init__(in_features, num_classes, validate)
         self.hashes, self.seed = positive("hashes", hashes), integer("seed", seed)
+        if self.hashes > MOST_HASHES:
+            raise ValueError(f"hashes must be at most {MOST_HASHES}, got {hashes}")
         few = min(num_classes, 4 * math.isqrt(num_classes))
         self.buckets = few if buckets is None else positive("buckets", buckets)
         if self.buckets > num_classes:

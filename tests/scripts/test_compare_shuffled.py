@@ -87,6 +87,9 @@ def test_page_and_figure(tmp_path):
     assert "## 4,608 classes, 100 steps of 64 images" in page
     assert "Guessing: 0.02%, 8.436 nats" in page
     assert "Not trained yet: `factored-oracle`" in page
+    assert "At one learning rate so far, which may not be theirs: `mach`." in page
+    assert "Equal time not trained yet" not in page
+    assert "Other work shared the cores" in page
     assert page.endswith("Not trained yet: 36,864 and 184,320 classes.")
     assert "--steps 100 --rates 0.001 0.003 --seeds 0 1\n" in page
     figure = shuffled_figure.draw(rows)
@@ -177,3 +180,21 @@ def test_a_fork_ends_as_the_command_does():
     assert fork(lambda: 0, 1) == 0
     assert fork(refused, 1) == 2
     assert fork(lambda: [][0], 1) == 1
+
+
+def test_the_seconds_of_a_stopped_run_count(tmp_path, pretended):
+    train, score, *_ = pretended
+    job = jobs_of(tmp_path)[0]
+
+    def stopped(job, threads):
+        job.folder.mkdir(parents=True)
+        raise SystemExit(130)
+
+    with pytest.raises(SystemExit):
+        shuffled.scoring(stopped, score)(job, 1)
+    spent = json.loads((job.folder / shuffled.CPU).read_text())
+    assert len(spent) == 1
+    scored = []
+    assert shuffled.scoring(train, lambda job, threads: scored.append(job) or 0)(job, 1) == 0
+    assert len(json.loads((job.folder / shuffled.CPU).read_text())) == 2
+    assert scored == [job]

@@ -86,3 +86,5 @@ def test_bad_options_are_named():
         make(buckets=51)
     with pytest.raises(ValueError, match="hashes must be at least 1, got 0"):
         make(hashes=0)
+    with pytest.raises(ValueError, match="hashes must be at most 4096, got 10000000000000000000000"):
+        make(hashes=10**22)

@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,7 +120,7 @@ def _trained(run: Path) -> tuple[Head, Tensor]:
 
 def memory() -> dict[str, float]:
     """Bytes of a training step of the output layer and Adam, from shapes alone."""
-    peaks = {name: simulate(lambda name=name: _head_step(name)).peak for name in ("flat", "prototype")}
+    peaks = {name: simulate(partial(_head_step, name)).peak for name in ("flat", "prototype")}
     return {
         "flat bytes": peaks["flat"],
         "prototype bytes": peaks["prototype"],

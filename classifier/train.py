@@ -160,6 +160,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         runtime.seed_step(run.step)
         lr = set_learning_rate(optimizer, config, run.step, total_steps)
         if run.step not in planned:
+            if run.step in config.mine_at:
+                run.save_last()  # evaluations, which save too, are rare where they embed every class
             planned = examples.steps_from(run.step, total_steps, model)
             batches = iter(training_batches(train_images, plan, planned, workers, runtime, augmentation))
         step_images, micro_batches = plan.items(run.step), plan.micro_batches(run.step)

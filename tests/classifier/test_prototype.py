@@ -72,6 +72,21 @@ def test_how_it_was_stopped_does_not_change_the_run(start_train, train, wait_for
     assert all(np.array_equal(value, resumed[name]) for name, value in whole.items())
 
 
+def test_a_killed_run_goes_on_from_where_it_last_looked_for_hard_classes(
+    start_train, train, wait_for_step, tmp_path
+):
+    flags = (*PAIRS, "--max-steps", 40, "--eval-every", 50)
+    process = start_train(*flags, "--out", tmp_path / "half")
+    wait_for_step(tmp_path / "half", 6)
+    process.kill()
+    process.wait()
+    result = train(*flags, "--out", tmp_path / "half", "--resume", "auto")
+    assert "from step 4" in result.err
+    assert train(*flags, "--out", tmp_path / "whole").code == 0
+    whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "half")
+    assert all(np.array_equal(value, resumed[name]) for name, value in whole.items())
+
+
 def test_classes_held_out_are_never_trained_on_but_known(train, tmp_path):
     result = train(*PAIRS, "--hold-out-classes", 0.25, "--eval-images", 0, "--out", tmp_path / "run")
     assert result.code == 0, result.err

@@ -228,7 +228,7 @@ def test_bad_embeddings(run, complaint, tiny, finished, tmp_path):
     says = complaint(run("train", *flags, "--embeddings", tmp_path / "none"))
     assert says.startswith(f"train_lm: --embeddings {tmp_path}/none: no such folder; expected the run folder")
     (tmp_path / "empty").mkdir()
-    assert "no run folder" in complaint(run("train", *flags, "--embeddings", tmp_path / "empty"))
+    assert "not a run folder" in complaint(run("train", *flags, "--embeddings", tmp_path / "empty"))
     says = complaint(run("train", *flags, "--embeddings", finished, "--tokenizer", "train:310"))
     assert "trained with another tokenizer" in says
     assert "300 tokens" in says
@@ -541,7 +541,7 @@ def test_a_folder_of_something_else(run, complaint, tmp_path):
     )
     line = complaint(run("train", "--resume", tmp_path, "--preset", "quickstart"))
     assert line == f"train_lm: --preset: {tmp_path} has its own settings; drop the flag"
-    assert "no run folder" in complaint(run("train", "--resume", tmp_path / "none"))
+    assert "not a run folder" in complaint(run("train", "--resume", tmp_path / "none"))
 
 
 @pytest.mark.parametrize(

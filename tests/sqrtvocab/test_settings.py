@@ -165,7 +165,7 @@ def test_a_wrong_setting_is_named_with_its_file(run, damage, says):
 
 
 def test_reading_the_config_of_no_run(tmp_path):
-    with pytest.raises(UserError, match=r"no run folder \(it has no config.json\)"):
+    with pytest.raises(UserError, match=r"not a run folder \(it has no config.json\)"):
         read_config(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UserError, match="not valid JSON"):

@@ -36,13 +36,13 @@ PRESETS: dict[str, TrainConfig] = {
         head="prototype",
         backbone="swift",
         grouping="index",
-        max_steps=1250,
+        max_steps=800,
         batch_size=128,
         accumulate=1,
         lr=3e-3,
         schedule="cosine",
         warmup_steps=20,
-        mine_at=(50, 250, 550, 900),
+        mine_at=(50, 230, 500),
         eval_every=1_000_000,  # each evaluation embeds an image of every class
     ),
     # Your own pictures, whose labels mean nothing to the head: the default with --data FOLDER_OR_TABLE.

@@ -115,6 +115,8 @@ def _kept(path: Path) -> TextTokenizer | None:
 
 def backbone_config(config: TrainConfig, tokenizer: TextTokenizer) -> PreTrainedConfig:
     """The backbone's configuration for `transformers`."""
+    # The tanh GELU of GPT-2 and GPT-Neo in one kernel instead of five; the values differ by rounding.
+    gelu: dict[str, Any] = {"activation_function": "gelu_pytorch_tanh"}
     common: dict[str, Any] = {
         "vocab_size": tokenizer.vocab_size,
         "bos_token_id": tokenizer.end,
@@ -130,6 +132,7 @@ def backbone_config(config: TrainConfig, tokenizer: TextTokenizer) -> PreTrained
             resid_pdrop=config.dropout,
             embd_pdrop=config.dropout,
             attn_pdrop=config.dropout,
+            **gelu,
             **common,
         )
     if config.backbone == "gpt-neo":
@@ -144,6 +147,7 @@ def backbone_config(config: TrainConfig, tokenizer: TextTokenizer) -> PreTrained
             resid_dropout=config.dropout,
             embed_dropout=config.dropout,
             attention_dropout=config.dropout,
+            **gelu,
             **common,
         )
     return LlamaConfig(

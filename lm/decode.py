@@ -30,6 +30,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from sqrtvocab import Head
 from sqrtvocab.heads.sampling import draw, keep
+from sqrtvocab.partition import host_sees
 
 if TYPE_CHECKING:
     from lm.model import CompressedLM
@@ -114,7 +115,7 @@ class Rules:
         """
         everything = head.num_classes
         wanted = min(self.top_k or everything, everything) if self.do_sample else 1
-        looked_at = wanted
+        looked_at = wanted if host_sees(rows) else everything  # on a GPU each look would be a wait
         while True:
             looked_at = min(2 * looked_at + 8, everything)
             before, tokens = head.topk(rows, looked_at)  # [B, m] each

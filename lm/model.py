@@ -42,6 +42,7 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import ModelOutput, TransformersKwargs, logging
 
+from lm.attention import unmasked
 from lm.decode import Rules, decode
 from lm.fused import FusedOutput, fused_outputs, requested
 from lm.hub import AUTO_MAP, CODE, CODE_FILE
@@ -318,16 +319,18 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
             if name not in self._backbone_takes:
                 raise TypeError(f"neither CompressedLM nor its {type(self.backbone).__name__} takes {name!r}")
         training = labels is not None or shift_labels is not None
-        outputs = self.backbone(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=False if training and use_cache is None else use_cache,
-            return_dict=True,
-            **kwargs,
-        )
+        is_unpadded = training and attention_mask is None and position_ids is None and past_key_values is None
+        with unmasked(self.backbone, is_unpadded=is_unpadded):
+            outputs = self.backbone(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                past_key_values=past_key_values,
+                inputs_embeds=inputs_embeds,
+                use_cache=False if training and use_cache is None else use_cache,
+                return_dict=True,
+                **kwargs,
+            )
         hidden = outputs.last_hidden_state  # [B, L, d]
         loss = group_loss = member_loss = logits = rows = predictions = None
         if not training:
@@ -363,7 +366,7 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
             divisor = 1 if num_items_in_batch is None else num_items_in_batch
             loss, group_loss, member_loss = (part / divisor for part in parts)
             if not self.training and self.config.eval_output == "tokens":
-                predictions = self._predict(states)
+                predictions = self.head.predict(states)
             elif not self.training and self.config.eval_output == "logits":
                 logits = self.head.log_prob(states)
         # All at once, for its values are in the order in which they are set.
@@ -384,10 +387,6 @@ class CompressedLM(PreTrainedModel, GenerationMixin):
     def adapted(self, hidden: Tensor) -> Tensor:
         """[..., d] of the backbone -> [..., d] for the head."""
         return hidden if self.adapter is None else self.adapter(hidden)
-
-    @torch.compiler.disable  # opens groups until it is sure: a loop of unknown length
-    def _predict(self, rows: Tensor) -> Tensor:
-        return self.head.predict(rows)
 
     def _in_float32(self) -> bool:
         device = self.head_device.type

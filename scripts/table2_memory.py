@@ -18,7 +18,7 @@ from typing import Literal
 import tyro
 
 from scripts.common.command import make_folder, run_script
-from scripts.common.lm_models import MODELS, QUICK_SIZES, Shape, make_model, simulate_training
+from scripts.common.lm_models import FUSED_GELU, MODELS, QUICK_SIZES, Shape, make_model, simulate_training
 from scripts.common.pages import write_csv, write_figure, write_page
 from scripts.common.paper_memory import CASES, PAPER, SIZES, setting_of
 from scripts.common.records import Row
@@ -58,10 +58,11 @@ def measure(sizes: Mapping[str, Shape]) -> list[Row]:
     from sqrtvocab.measure.gpu import GPUS
     from sqrtvocab.measure.simulate import PARTS
 
-    jobs = [(key, size, model) for key in CASES for size in sizes for model in MODELS]
+    models = {**MODELS, **FUSED_GELU}
+    jobs = [(key, size, model) for key in CASES for size in sizes for model in models]
     rows = []
     for key, size, model in tqdm(jobs, desc="simulating", disable=None):
-        name, shape, setting = MODELS[model], sizes[size], setting_of(key, model)
+        name, shape, setting = models[model], sizes[size], setting_of(key, model)
         # One GPU for all: flash (Ampere and later) and the memory-efficient kernel (T4) keep the same.
         memory = simulate_training(name, shape, setting, GPUS["a10g"])
         with torch.device("meta"):

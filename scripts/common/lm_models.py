@@ -16,6 +16,9 @@ FLAT = {"GPT-2": "GPT2LMHeadModel", "GPT-Neo": "GPTNeoForCausalLM"}
 # What the tables of the paper compare; its own head stands on GPT-2 ("We apply our method on the GPT-2
 # architecture"), and so does our default.
 MODELS = {**FLAT, "grouped": "grouped", "grouped-linear": "grouped-linear"}
+# The flat models are as `transformers` has them; ours have the same GELU in one kernel, and so has this.
+FUSED_GELU = {"GPT-2, fused GELU": "GPT2LMHeadModel, fused GELU"}
+_FLAT_NAMES = (*FLAT.values(), *FUSED_GELU.values())
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def make_model(name: str, shape: Shape, setting: Setting = USUAL) -> Any:
     settings = TrainConfig(
         backbone="gpt-neo" if name == "GPTNeoForCausalLM" else "gpt2",
         head="flat",
-        tie_embeddings=name in FLAT.values(),
+        tie_embeddings=name in _FLAT_NAMES,
         hidden_size=shape.hidden_size,
         num_layers=shape.num_layers,
         num_attention_heads=shape.num_attention_heads,
@@ -84,10 +87,12 @@ def make_model(name: str, shape: Shape, setting: Setting = USUAL) -> Any:
     )
     tokenizer: Any = SimpleNamespace(vocab_size=shape.vocab_size, end=0)  # all that is asked of it
     config: Any = backbone_config(settings, tokenizer)  # of the class that each backbone takes
+    if name in FLAT.values():
+        config.activation_function = type(config)().activation_function
     if name == "GPTNeoForCausalLM":
         return transformers.GPTNeoForCausalLM(config)
     config._attn_implementation = "eager" if setting.attention == "eager" else "sdpa"
-    if name == "GPT2LMHeadModel":
+    if name in _FLAT_NAMES:
         model = transformers.GPT2LMHeadModel(config)
         model.loss_type = "ForCausalLM"  # what it takes anyway; its name does not say so, and it would warn
         return model
@@ -129,13 +134,13 @@ def make_training(name: str, shape: Shape, setting: Setting = USUAL) -> Training
         with torch.autocast(shape.device, dtype=torch.bfloat16, enabled=half):
             if name == "no head":
                 return model(input_ids=ids, use_cache=False).last_hidden_state.square().mean()
-            if not (setting.old_loss and name in FLAT.values()):
+            if not (setting.old_loss and name in _FLAT_NAMES):
                 return model(input_ids=ids, labels=ids, use_cache=False).loss
             kept[:] = [logits := model(input_ids=ids, use_cache=False).logits]
             shifted = logits[:, :-1].contiguous()
             return F.cross_entropy(shifted.view(-1, shape.vocab_size), ids[:, 1:].reshape(-1))
 
-    head = None if name == "no head" else model.lm_head if name in FLAT.values() else model.head
+    head = None if name == "no head" else model.lm_head if name in _FLAT_NAMES else model.head
     return Training(model, adam, loss, head)
 
 

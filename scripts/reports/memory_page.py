@@ -7,7 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from scripts.common.command import command_line
-from scripts.common.lm_models import FLAT, Shape
+from scripts.common.lm_models import FLAT, FUSED_GELU, Shape
 from scripts.common.pages import table
 from scripts.common.paper_memory import BEST, CASES, COLUMNS, PAPER, PAPER_SETTING, SIZES, STATED
 from scripts.common.records import Row
@@ -57,10 +57,12 @@ def pages(rows: Sequence[Row], sizes: Mapping[str, Shape], gpus: Sequence[str]) 
             [
                 [key, f"{model} / grouped", *(f"{ratio(peaks, key, size, model):.2f}x" for size in sizes)]
                 for key in CASES
-                for model in ("GPT-2", "GPT-Neo")
+                for model in (*FLAT, *FUSED_GELU)
             ],
             left=2,
         ),
+        "GPT-2 and GPT-Neo are as `transformers` has them, with a GELU of five kernels that keep what they "
+        "make; our models have the same function in one. *GPT-2, fused GELU* is GPT-2 with that change.",
     ]
     if sizes is SIZES:
         parts += against_the_paper(rows, peaks)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sqrtvocab.heads import place
 from sqrtvocab.heads.base import Head, HeadCost, token_nll, wide
 from sqrtvocab.heads.sampling import draw
 from sqrtvocab.heads.segments import refuse_forward_mode, rows_nll, segment_ends, segment_nll
@@ -117,7 +118,8 @@ class AdaptiveHead(Head):
         entry = torch.where(cluster == 0, position, self.num_frequent + cluster - 1)  # [N]
         spread = self._spread(hidden) if label_smoothing else 0.0
         group_nll = token_nll(self.first(hidden), entry, label_smoothing, spread)  # [N]
-        counts_rows = self.kernel == "segments" or (self.kernel == "auto" and hidden.device.type == "cpu")
+        is_cpu = place.place_of(hidden.device)[0] in ("cpu", "meta")
+        counts_rows = self.kernel == "segments" or (self.kernel == "auto" and is_cpu)
         tails_nll = self._sorted_nll if counts_rows else self._every_row_nll
         return group_nll, tails_nll(hidden, position, cluster, label_smoothing)
 

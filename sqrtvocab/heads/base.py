@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sqrtvocab.heads import place
 from sqrtvocab.heads.sampling import draw, draw_among_best, draw_cooled, draw_nucleus
 from sqrtvocab.partition import ClassOrder, Partition, check_counts, host_sees, integer, is_traced, positive
 
@@ -640,7 +641,7 @@ def weighted_sum(values: Tensor, share: Tensor) -> Tensor:
 
 def block_rows(width: int, device: torch.device | None = None) -> int:
     """How many rows of this many elements make a block; on the CPU by default."""
-    is_cpu = device is None or device.type == "cpu"
+    is_cpu = device is None or place.place_of(device)[0] in ("cpu", "meta")
     return max(1, (BLOCK_ELEMENTS if is_cpu else DEVICE_BLOCK_ELEMENTS) // width)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sqrtvocab.heads import buckets
+from sqrtvocab.heads import buckets, place
 from sqrtvocab.heads.base import autocast_dtype, token_nll
 from sqrtvocab.heads.segments import refuse_forward_mode, segment_ends, segment_mm
 from sqrtvocab.heads.tiles import cut_into_tiles, tile_size
@@ -147,11 +147,10 @@ def _choose_kernel(head: PerGroupHead, _: object = None) -> None:
     if head.kernel == "grouped_mm":
         head.kernels, head.other_kernel = dict.fromkeys(GROUPED_MM_DTYPES, "grouped_mm"), "loop"
     elif head.kernel == "auto":
-        device = head.shift.device
-        if device.type in ("cpu", "meta"):
+        device_type, major = place.place_of(head.shift.device)
+        if device_type in ("cpu", "meta"):
             head.kernels, head.other_kernel = dict.fromkeys(GROUPED_MM_DTYPES, "grouped_mm"), "loop"
         else:
             head.other_kernel = "tiles"
-            if device.type == "cuda" and head.partition.num_groups < 1024:
-                major, _minor = torch.cuda.get_device_capability(device)
-                head.kernels = {torch.bfloat16: "grouped_mm"} if major in (9, 10) else {}
+            if major in (9, 10) and head.partition.num_groups < 1024:
+                head.kernels = {torch.bfloat16: "grouped_mm"}

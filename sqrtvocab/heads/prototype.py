@@ -322,7 +322,7 @@ class PrototypeHead(Head):
             means = _directions(self.momentum * old + (1 - self.momentum) * means)
         # A row that does not count repeats the first one that does, for indices must not contradict each
         # other; if none does, nothing changes.
-        first = kept.int().argmax()
+        first = kept.int().argmax(0, keepdim=True)  # [1]: a scalar index would be read from the tensor
         any_kept = kept.any()
         places = torch.where(kept, target, target[first])
         means = torch.where(kept.unsqueeze(1), means, means[first]).to(self.vectors.dtype)

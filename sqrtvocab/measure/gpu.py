@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sqrtvocab.heads import place
+
 MIB, GIB = 2**20, 2**30
 ROUNDING = 512
 """The caching allocator hands out multiples of so many bytes."""
@@ -79,12 +81,14 @@ _FLOAT32 = (
 
 @contextmanager
 def gpu_rules(gpu: GPU) -> Iterator[None]:
-    """CPU tensors are treated as on this GPU: its attention kernel, CUDA's dropout and rules for autocast.
+    """CPU tensors are treated as on this GPU: its attention kernel, the kernels that heads take there, CUDA's
+    dropout and rules for autocast.
 
     The functions themselves are replaced while this lasts: a TorchFunctionMode would not be heeded when
     checkpointed layers are computed again in the backward pass.
     """
     with ExitStack() as stack:
+        stack.enter_context(patch.object(place, "place_of", lambda device: ("cuda", gpu.capability[0])))
         stack.enter_context(patch.object(F, "scaled_dot_product_attention", partial(_attention, gpu)))
         stack.enter_context(patch.object(F, "dropout", partial(_dropout, F.dropout)))
         for owner, names in _FLOAT32:

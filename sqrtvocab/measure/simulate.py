@@ -213,7 +213,7 @@ def _inside_segment_nll_backward(grad: Tensor, rows: Tensor, weight: Tensor, *_:
 
 def _blocks(rows: Tensor, weight: Tensor) -> tuple[int, int]:
     """The elements [B, C] of the first and the second block, if all rows belong to the segment."""
-    step = block_rows(weight.shape[0])
+    step = block_rows(weight.shape[0], weight.device)
     first = min(rows.shape[0], step)
     return first * weight.shape[0], min(rows.shape[0] - first, step) * weight.shape[0]
 

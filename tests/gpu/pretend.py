@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -103,6 +105,7 @@ class Watch:
 
 
 _watch = Watch()
+_autocast = torch.library.Library("_", "IMPL")
 
 
 def _waits(what: str) -> None:
@@ -116,16 +119,28 @@ class _Mode(TorchDispatchMode):
         return _run(func, args, kwargs or {})
 
 
+class _Functions(TorchFunctionMode):
+    """`torch.tensor` asks its device for memory behind the back of all modes: here it copies, and waits."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.tensor and kwargs.get("device") is not None:
+            return func(*args, **{**kwargs, "device": "cpu"}).to(kwargs["device"])
+        return func(*args, **kwargs)
+
+
 @contextmanager
 def pretended_gpu() -> Iterator[tuple[torch.device, Watch]]:
     """The device and the watch over it."""
     if torch._C._get_privateuse1_backend_name() != NAME:
         _setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+        # Autocast is on, but casts nothing.
+        _autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # moved parameters stay tied
     _watch.__init__()  # type: ignore[misc]
     try:
-        with _Mode():
+        with _Mode(), _Functions():
             yield torch.device(NAME, 0), _watch
     finally:
         torch.__future__.set_swap_module_params_on_conversion(swaps)
@@ -150,7 +165,9 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     result = func(*tree_map(_open, args), **tree_map(_open, inner))
     if "out" in kwargs:
         return kwargs["out"]
-    if func._schema.is_mutable and name.endswith("_") and not name.startswith("_f"):
+    if not func._schema.returns:
+        return None
+    if func._schema.is_mutable and name.endswith("_"):
         return args[0]
     close: Callable[[Any], Any] = lambda leaf: PretendTensor(leaf) if isinstance(leaf, Tensor) else leaf  # noqa: E731
     return tree_map(close, result) if goes_here else result
@@ -178,3 +195,32 @@ def _depends_on_data(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
         fills = name.startswith(("index_put", "_index_put")) and args[2].numel() == 1  # masked_fill, then
         return bool(masks) and not fills
     return True
+
+
+@contextmanager
+def trainers_on_it() -> Iterator[Watch]:
+    """Both trainers compute there, whatever --device says. From the beginning of a step to its report nothing
+    may wait. Nothing is saved: files are written from memory that these tensors do not have."""
+    from sqrtvocab.training import runtime
+    from sqrtvocab.training.run import Run
+    from sqrtvocab.training.tally import Tally
+
+    seed_step, fetch = runtime.Runtime.seed_step, Tally.fetch
+
+    def begin(self: Any, step: int) -> None:
+        _watch.forbidden = True
+        seed_step(self, step)
+
+    def report(self: Any) -> dict[str, float]:
+        _watch.forbidden = False
+        return fetch(self)
+
+    with (
+        pretended_gpu() as (device, watch),
+        patch.object(runtime, "choose_device", lambda *_: device),
+        patch.object(runtime.Runtime, "seed_step", begin),
+        patch.object(Tally, "fetch", report),
+        patch.object(Run, "save_best"),
+        patch.object(Run, "save_last"),
+    ):
+        yield watch

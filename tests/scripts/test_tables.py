@@ -11,7 +11,7 @@ from lm.stories.write import stories
 from lm.text.tokenizer import END
 from scripts import figure_ablation, table2_memory
 from scripts.common.command import command_line, make_folder, shown_path
-from scripts.common.lm_models import MODELS
+from scripts.common.lm_models import FUSED_GELU, MODELS
 from scripts.common.paper_memory import CASES, SIZES
 from scripts.reports.ablation import draw
 from scripts.reports.memory_page import pages, standing
@@ -87,7 +87,7 @@ def test_memory_page_from_made_up_rows():
         }
         for key in CASES
         for size, number in sizes.items()
-        for index, model in enumerate(MODELS)
+        for index, model in enumerate((*MODELS, *FUSED_GELU))
     ]  # fmt: skip
     peaks = {("8.1 M", "GPT-2"): 14, ("8.1 M", "GPT-Neo"): 15, ("659 M", "GPT-2"): 47}
     for row in rows:

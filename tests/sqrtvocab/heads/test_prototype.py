@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
+from torch._subclasses import FakeTensorMode
 
 from sqrtvocab import PrototypeHead, make_head
 from sqrtvocab.heads import prototype
@@ -128,6 +129,25 @@ def test_training_leaves_gradients_on_rows_only():
     assert bool((hidden.grad != 0).any())
     assert [name for name, _ in head.named_parameters()] == ["log_scale"]
     assert head.log_scale.grad != 0
+
+
+def test_a_training_step_without_data():
+    """What the trainer asks before the first step: does it fit into memory?"""
+    with FakeTensorMode():
+        head = PrototypeHead(D, V, samples=3)
+        hidden, target = torch.randn(12, D, requires_grad=True), torch.randint(V, (12,))
+        head(hidden, target).loss.backward()
+    assert hidden.grad.shape == hidden.shape
+
+
+def test_a_training_step_is_one_graph():
+    torch.compiler.reset()
+    head, twin = PrototypeHead(D, V), PrototypeHead(D, V)
+    hidden, target = batch()
+    want = twin(hidden, target).loss
+    got = torch.compile(head, fullgraph=True, backend="aot_eager")(hidden, target).loss
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(head.vectors, twin.vectors)
 
 
 # ---- what is remembered ----

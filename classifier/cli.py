@@ -8,8 +8,10 @@ import tyro
 
 from classifier.config import AddConfig, EvalConfig, ExportConfig, PredictConfig, TrainConfig, holds_shapes
 from classifier.presets import PRESETS
+from shapesgen.attributes import AttributeSpace
 from sqrtvocab.errors import exit_code
 from sqrtvocab.flags import one_line_errors, peek_flags
+from sqrtvocab.help import answer_help
 from sqrtvocab.settings import parse_run_flags
 
 
@@ -19,7 +21,7 @@ def train_main() -> int:
         data = peek_flags("--data")["--data"]
         has_pictures = data is not None and Path(data).exists() and not holds_shapes(Path(data))
     default = PRESETS["pictures" if has_pictures else "paper"]
-    config = parse_run_flags(TrainConfig, PRESETS, lists=("only",), default=default)
+    config = parse_run_flags(TrainConfig, PRESETS, merge={"only": AttributeSpace.merge_only}, default=default)
 
     from classifier.train import train
 
@@ -29,6 +31,7 @@ def train_main() -> int:
 def eval_main() -> int:
     """`eval_classifier`. Returns the exit code."""
     with one_line_errors("eval_classifier"):
+        answer_help(EvalConfig, "eval_classifier")
         config = tyro.cli(EvalConfig, prog="eval_classifier")
 
     from classifier.evaluate import report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -88,6 +89,8 @@ class _HeadFlags(HeadFlags):
 
 @dataclass(frozen=True)
 class _ImageFlags(Flags):
+    SECTION: ClassVar[str] = "data"
+
     data: Path | None = None
     """Your own pictures: a folder of class folders (with or without train, val and test above them), Parquet
     files as Hugging Face has them, or a table (.csv, .jsonl, .parquet) of paths and labels. Or a set written
@@ -123,7 +126,8 @@ class _ImageFlags(Flags):
     cache_limit: float = 20.0
     """Decode pictures whenever they are needed if they would take more GB than this in the cache."""
     only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """Keep only these options of an attribute, as in --only shape=circle,star --only opacity=1.0"""
+    """Keep only these options of an attribute, as in --only shape=circle,star --only opacity=1.0. What a
+    preset keeps of other attributes stays."""
     rotation_cue: Literal["notch", "none"] = "notch"
     """notch: a mark makes the rotation of every shape visible. none: the paper's table to the letter, in
     which only two thirds of the classes look different."""
@@ -184,6 +188,8 @@ def holds_shapes(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class _BackboneFlags(Flags):
+    SECTION: ClassVar[str] = "model"
+
     backbone: str = "cnn"
     """What makes an embedding of an image: cnn (the paper's), swift (seven times as fast), any classification
     model of torchvision.models by name, such as resnet18 or mobilenet_v3_small, or timm:NAME."""
@@ -267,6 +273,11 @@ class TrainConfig(
     """
 
     PROGRAM: ClassVar[str] = "train_classifier"
+    EXAMPLES = (
+        ("train_classifier --preset quickstart", "a minute on two cores"),
+        ("train_classifier --data photos", "your own pictures"),
+        ("train_classifier --resume runs/NAME --epochs 20", "train it longer"),
+    )
     MODULE: ClassVar[str] = "classifier.train"
     ADDED_LATER: ClassVar[dict[str, Any]] = {
         "modulation": None, "rank": None, "chunk_size": None, "samples": None, "hashes": None,
@@ -308,6 +319,17 @@ class TrainConfig(
 @dataclass(frozen=True)
 class EvalConfig(Flags):
     """Score a trained classifier against the attainable ceiling, or let it name a picture."""
+
+    EXAMPLES = (
+        ("eval_classifier runs/NAME", "all test images"),
+        ("eval_classifier runs/NAME --split validation", "those it was watched on"),
+        ("eval_classifier runs/NAME --image picture.png", "what is this?"),
+    )
+    SECTIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model": ("run", "checkpoint"),
+        "data": ("split", "images", "data", "skip_damaged"),
+        "machine": ("device", "precision", "batch_size", "workers"),
+    }
 
     run: tyro.conf.Positional[Path]
     """Run folder of train_classifier."""

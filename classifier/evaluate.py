@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from classifier.config import EvalConfig
-from classifier.data import image_batches, image_errors, in_batches, open_images, sample_of
+from classifier.data import class_counts, image_batches, image_errors, in_batches, open_images, sample_of
+from classifier.embeddings import ClassMeans
+from classifier.figures import worded
 from classifier.images.decode import PictureError, decode
 from classifier.images.protocol import IntArray
 from classifier.model import Classifier
@@ -22,7 +26,28 @@ from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Partition
 from sqrtvocab.errors import UserError
 from sqrtvocab.training import Runtime, open_runtime, write_json
+from sqrtvocab.training.score_report import (
+    GroupName,
+    group_by_classes,
+    members_of,
+    score_document,
+    score_lines,
+    shorten,
+)
 from sqrtvocab.training.scores import Scores, ScoreSheet
+
+TOP_K = 5  # classes among which to look for the true one
+
+
+class Confusion(NamedTuple):
+    """Two classes that are taken for each other."""
+
+    true: int
+    predicted: int
+    times: int
+    """In either direction."""
+    row: int
+    """An image of the one that was taken for the other."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +74,18 @@ class Evaluation:
             f"accuracy/top{self.top.shape[1]}": float(np.mean((self.top == self.target[:, None]).any(1))),
         }
 
+    def confused(self, most: int = 10) -> list[Confusion]:
+        """The pairs of classes taken for each other most often."""
+        wrong = np.flatnonzero(self.predicted != self.target)
+        pairs = np.sort(np.stack([self.target[wrong], self.predicted[wrong]], 1), 1)  # [W, 2]
+        _, first, times = np.unique(pairs, axis=0, return_index=True, return_counts=True)
+        order = np.lexsort((first, -times))[:most]
+        rows = wrong[first[order]].tolist()
+        return [
+            Confusion(int(self.target[row]), int(self.predicted[row]), int(count), row)
+            for row, count in zip(rows, times[order], strict=True)
+        ]
+
     def attributes(self, space: AttributeSpace | None) -> dict[str, float]:
         """For each attribute the share of images in which the predicted class has it right; None has none."""
         if space is None:
@@ -63,13 +100,15 @@ def evaluate(
     batches: Iterable[tuple[Tensor, Tensor]],
     partition: Partition,
     runtime: Runtime,
-    top_k: int = 5,
+    top_k: int = TOP_K,
+    means: ClassMeans | None = None,
 ) -> Evaluation:
     """Score `model` on this rank's share of the images; every rank gets the result for all of them.
 
     Args:
         batches: uint8 images [N, C, height, width] and classes [N].
         partition: what "group" means for a head that has no groups.
+        means: gets the embeddings.
     """
     model.eval()
     top_k = min(top_k, model.head.num_classes)
@@ -83,6 +122,8 @@ def evaluate(
             losses = model.head(hidden, target, reduction="none")
             guesses = model.head.guesses(hidden, target, partition, top_k)
         sheet.add(target, losses, guesses)
+        if means is not None:
+            means.add(hidden, target)
         rows.append(torch.cat([target[:, None], guesses.classes], 1))  # [N, 1 + k]
     model.train()
     mine = torch.cat(rows) if rows else torch.empty(0, 1 + top_k, dtype=torch.int64)
@@ -120,11 +161,19 @@ def report(config: EvalConfig) -> None:
         print(runtime.describe())
         for note in source.notes:
             print(note)
-        progress = tqdm(batches, total=-(-len(chosen) // config.batch_size), unit="batch", leave=False)
+        progress = tqdm(
+            batches, total=-(-len(chosen) // config.batch_size), unit="batch", leave=False, disable=None
+        )
         with image_errors(moved.data):
             result = evaluate(model, progress, partition, runtime, config.top_k)
 
     ceiling = images.ceiling()
+    counts = class_counts(source["train"]).numpy()
+    details = score_document(result.scores, counts, name_groups(partition, classes, counts, trained.space))
+    details["confused"] = [
+        {"true": classes[pair.true], "predicted": classes[pair.predicted], "images": pair.times}
+        for pair in result.confused()
+    ]
     rows = {
         name.removeprefix("accuracy/").replace("_", " "): share for name, share in result.accuracies().items()
     }
@@ -141,6 +190,7 @@ def report(config: EvalConfig) -> None:
         "images": len(chosen),
         "loss": result.loss,
         "accuracy": rows,
+        **details,
     }
     print(
         f"{settings.head} head, step {document['step']:,} ({config.checkpoint}), {len(chosen):,} "
@@ -160,9 +210,39 @@ def report(config: EvalConfig) -> None:
         print()
         for (name, share), radix in zip(attributes.items(), space.radices, strict=True):
             print(f"{name:<20}{share:>9.2%}{ceiling.by_attribute[name]:>9.1%}{1 / radix:>9.2%}")
+    print("\n".join(score_lines(details, "images")))
+    if details["confused"]:
+        print("\nclasses taken for each other\n" + "\n".join(map(confusion_line, details["confused"])))
     path = config.run / f"eval-{config.split}.json"
     write_json(path, document)
     print(f"\nsaved as {path}")
+
+
+def name_groups(
+    partition: Partition, classes: Sequence[str], counts: npt.ArrayLike, space: AttributeSpace | None
+) -> GroupName:
+    """Names a group by the attributes that its classes share, or else by some of its classes."""
+    by_classes = group_by_classes(partition, classes, counts)
+
+    def name(group: int) -> str:
+        assert space is not None
+        members = members_of(partition, group).tolist()
+        first = space.describe(members[0])
+        digits = space.decode(np.array(members))  # [S, 8]
+        shared = [
+            worded(attribute, option)
+            for (attribute, option), same in zip(first.items(), (digits == digits[0]).all(0), strict=True)
+            if same and len(space.options[attribute]) > 1
+        ]
+        return " ".join(shared) or by_classes(group)
+
+    return by_classes if space is None else name
+
+
+def confusion_line(pair: Mapping[str, Any]) -> str:
+    """Two classes that are taken for each other, in a line of a terminal."""
+    true, predicted = (shorten(pair[end], 32) for end in ("true", "predicted"))
+    return f"{pair['images']:>7,}  {true} | {predicted}"
 
 
 def _name_picture(path: Path, top_k: int, trained: Trained, runtime: Runtime) -> None:

@@ -3,29 +3,67 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
 
 from classifier.config import TrainConfig
-from classifier.data import image_batches, in_batches, sample_of
-from classifier.evaluate import Evaluation, evaluate
+from classifier.data import class_counts, image_batches, in_batches, sample_of
+from classifier.embeddings import ClassMeans, show_classes
+from classifier.evaluate import TOP_K, Confusion, Evaluation, evaluate, name_groups
 from classifier.examples import held_out
-from classifier.figures import confusion_figures, example_grid
-from classifier.images.protocol import ImageSet, ImageSource
+from classifier.figures import confused_grid, confusion_figures, example_grid
+from classifier.images.protocol import ImageSource, Pixels
 from classifier.labels import Labels
 from classifier.model import Classifier, parameter_table
+from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Partition
 from sqrtvocab.training import BatchPlan, Runtime
+from sqrtvocab.training.board import Board
 from sqrtvocab.training.class_plan import ClassPlan
 from sqrtvocab.training.logbook import Logbook
+from sqrtvocab.training.score_figures import show_scores
+from sqrtvocab.training.scores import BANDS
 from sqrtvocab.training.tally import not_finite
 
 EXAMPLES = 12  # validation images shown with captions
+CONFUSED = 6  # pairs of classes shown side by side
+
+BOARD = Board(
+    "images",
+    {
+        "accuracy/overall": "Share of the validation images whose class is the most probable one.",
+        "accuracy/member_given_group": "Share of the validation images whose class is the most probable one "
+        "of its group.",
+        "accuracy/top5": "Share of the validation images whose class is among the five most probable ones.",
+        "accuracy": "Share of the validation images whose class is among the most probable ones.",
+        "accuracy/trained_classes": "Accuracy on the classes that were trained, where others were held out.",
+        "accuracy/held_out_classes": "Accuracy on the classes of which no image was trained on.",
+        "accuracy/super_class": "Share of the validation images whose super-class was predicted.",
+        "accuracy/ceiling": "The most that any classifier can reach on these images.",
+        "attribute": "Share of the validation images for which the class predicted has this attribute right.",
+        "confusion": "Which option of the attribute is taken for which; rows (truth) sum to 1.",
+        "confused_pairs": "The classes taken for each other most often: an image of the true one on the "
+        "left, one of the class predicted on the right.",
+        "examples": "Validation images, always the same ones; what was predicted wrong is red.",
+        "speed/images_per_s": "Images trained on each second, evaluations left out.",
+        "speed/data_wait_fraction": "Share of the time spent waiting for images by the rank that waits most.",
+    },
+    {
+        "loss": ("loss/train", "loss/validation"),
+        "accuracy": ("accuracy/overall", "accuracy/group", "accuracy/ceiling"),
+        "accuracy by frequency": tuple(f"accuracy_by_frequency/{band}" for band in BANDS),
+        "loss by frequency": tuple(f"loss_by_frequency/{band}" for band in BANDS),
+    },
+)
 
 
 class Validation:
     """The validation images of a run, the same ones every time.
 
     Args:
-        images: all that there are; `--eval-images` of them are used, shared among the ranks.
+        source: `--eval-images` of its validation images are used, shared among the ranks.
         labels: what is known of the classes.
         partition: what "group" means for a head that has no groups.
         workers: processes that draw or read them ahead.
@@ -33,7 +71,7 @@ class Validation:
 
     def __init__(
         self,
-        images: ImageSet,
+        source: ImageSource,
         config: TrainConfig,
         labels: Labels,
         partition: Partition,
@@ -41,14 +79,25 @@ class Validation:
         runtime: Runtime,
     ) -> None:
         self._taxonomy = labels.taxonomy
-        self._images, self._partition, self._runtime = images, partition, runtime
-        self._batch_size, self._workers = config.batch_size, workers
-        self._mine = sample_of(images, config.eval_images, config.seed)[runtime.rank :: runtime.world_size]
-        self.ceiling = images.ceiling() if runtime.is_main else None
-        self._held_out = held_out(config, len(images.classes))
+        self._source, self._images, self._runtime = source, source["validation"], runtime
+        self._partition, self._batch_size, self._workers = partition, config.batch_size, workers
+        chosen = sample_of(self._images, config.eval_images, config.seed)
+        shares = [chosen[rank :: runtime.world_size] for rank in range(runtime.world_size)]
+        self._mine = shares[runtime.rank]
+        self._rows = [index for share in shares for index in share]  # in the order of an evaluation's rows
+        self._counts = class_counts(source["train"]).numpy()
+        classes, space = self._images.classes, self._images.space
+        self._name_group = name_groups(partition, classes, self._counts, space)
+        self._shown: AttributeSpace | Sequence[str] = classes if space is None else space
+        self.ceiling = self._images.ceiling() if runtime.is_main else None
+        self._means: ClassMeans | None = None
+        self._held_out = held_out(config, len(classes))
 
-    def score(self, model: Classifier, step: int) -> Evaluation:
+    def score(self, model: Classifier, step: int, is_last: bool = False) -> Evaluation:
         """What `model` makes of the images; every rank gets the same result.
+
+        Args:
+            is_last: keep what the projector shows.
 
         Raises:
             RunError: if the loss is not finite.
@@ -56,7 +105,10 @@ class Validation:
         batches = in_batches(self._mine, self._batch_size)
         loader = image_batches(self._images, batches, self._workers, self._runtime)
         self._runtime.share(model.buffers())  # of batch norms, which every rank has seen other images with
-        result = evaluate(model, loader, self._partition, self._runtime)
+        if is_last:
+            labels = self._images.labels[self._rows]
+            self._means = ClassMeans(labels, len(self._images.classes), self._runtime)
+        result = evaluate(model, loader, self._partition, self._runtime, TOP_K, self._means)
         if not math.isfinite(result.loss):
             raise not_finite("validation loss", step)
         return result
@@ -72,6 +124,7 @@ class Validation:
             **self._by_training(result),
             **super_class,
             **({"accuracy/ceiling": self.ceiling.overall} if self.ceiling else {}),
+            **result.scores.scalars(self._counts),
             **{f"attribute/{name}": share for name, share in attributes.items()},
         }
 
@@ -83,17 +136,33 @@ class Validation:
         parts = {"accuracy/trained_classes": right[~out], "accuracy/held_out_classes": right[out]}
         return {name: float(part.mean()) for name, part in parts.items() if len(part)}
 
-    def show(self, book: Logbook, result: Evaluation, step: int) -> None:
-        """Draw the pictures in TensorBoard."""
+    def show(self, book: Logbook, run: Path, result: Evaluation, step: int) -> None:
+        """Draw the pictures in TensorBoard; after the last evaluation the projector's, too.
+
+        Raises:
+            RunError: the disk is full.
+        """
+        vectors = None if self._means is None else self._means.total()  # of all ranks
         if not self._runtime.is_main:
             return
-        space = self._images.space
         pictures, true = self._images.batch(self._mine[:EXAMPLES])
         guessed = result.predicted[: len(true)]  # in the result, rank 0's images come first
-        grid = example_grid(pictures, true, guessed, self._images.classes if space is None else space)
-        book.figure("examples", grid, step)
-        for name, matrix in confusion_figures(result.target, result.predicted, space).items():
+        book.figure("examples", example_grid(pictures, true, guessed, self._shown), step)
+        if pairs := [self._pair(one) for one in result.confused(CONFUSED)]:
+            book.figure("confused_pairs", confused_grid(pairs, self._shown), step)
+        for name, matrix in confusion_figures(result.target, result.predicted, self._images.space).items():
             book.figure(f"confusion/{name}", matrix, step)
+        show_scores(book, result.scores, self._counts, self._name_group, "images", step)
+        if self._means is not None and vectors is not None:
+            show_classes(run, self._means, vectors, self._images, self._images.classes)
+
+    def _pair(self, one: Confusion) -> tuple[Pixels, Pixels, int, int, int]:
+        """Images of two classes that are taken for each other."""
+        image = self._images.batch([self._rows[one.row]])[0][0]
+        for rivals in (self._images, self._source["train"]):  # a rare class has none for validation
+            if len(found := np.flatnonzero(rivals.labels == one.predicted)):
+                return image, rivals.batch(found[:1])[0][0], one.true, one.predicted, one.times
+        return image, np.full_like(image, 255), one.true, one.predicted, one.times
 
     def summary(self, metrics: dict[str, float]) -> str:
         """The most important of the numbers, in a phrase."""
@@ -121,6 +190,8 @@ def opening_facts(
     """What is to be known of a run when it begins, in the order in which to say it."""
     images = source["train"]
     facts = {"data": f"{len(images.classes):,} classes, {len(images):,} training images {source.where}"}
+    if config.has_shapes and (kept := config.space().describe_only()):
+        facts["only"] = kept
     if source.notes:
         facts["note"] = "; ".join(source.notes)
     if config.backbone != "cnn":

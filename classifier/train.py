@@ -33,10 +33,11 @@ from classifier.examples import Examples, make_plan
 from classifier.labels import read_labels
 from classifier.mixing import Mixing
 from classifier.model import make_classifier, make_optimizer, require_room
-from classifier.report import Validation, opening_facts
+from classifier.report import BOARD, Validation, opening_facts
 from classifier.trained import documents_beside_weights
 from sqrtvocab.errors import UserError
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
+from sqrtvocab.training.gradients import GradientNorms
 from sqrtvocab.training.logbook import Logbook, markdown_table
 from sqrtvocab.training.run import open_run
 from sqrtvocab.training.run_folder import look_into_folder
@@ -105,7 +106,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     model.to(runtime.device)
     partition.to(runtime.device)
     require_room(model, train_images.shape, config.batch_size, plan, runtime)
-    validation = Validation(validation_images, config, labels, partition, workers, runtime)
+    validation = Validation(source, config, labels, partition, workers, runtime)
     optimizer = make_optimizer(model, config, runtime)
     scaler = runtime.scaler()
 
@@ -129,7 +130,9 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     same = (*SAME_RUN, *images_settings)
     documents = documents_beside_weights(config, train_images, labels, partition)
     run = open_run(folder, config, resolved, same, model, optimizer, scaler, runtime, documents)
-    book = Logbook(run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main)
+    book = Logbook(
+        run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main, board=BOARD
+    )
     book.text("config", markdown_table(run.settings))
     run.introduce(book, opening_facts(config, source, labels, model, partition, plan, validation))
     if run.has_nothing_to_do(book):
@@ -149,6 +152,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     planned = range(0)  # the steps that `batches` holds
     batches: Iterator[tuple[Tensor, Tensor]] = iter(())
     tally = Tally(("loss", "group_loss", "member_loss"), runtime)
+    gradients = GradientNorms(runtime)
     window = Window("images", run.step, total_steps, stop, runtime)
     reason = None  # to stop early
 
@@ -170,6 +174,8 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
                     out = learner(images, target, shares, reduction="sum")
                 scaler.scale(share_of_mean(out.loss, step_images, runtime)).backward()
             tally.add(run.step, out.loss, out.group_loss, out.member_loss)
+        scaler.unscale_(optimizer)
+        gradients.measure(model.parameters())
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
@@ -178,6 +184,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         reason = stop.agreed_reason(runtime)
         is_planned = run.step % config.eval_every == 0 or run.step == total_steps
         evaluating = is_planned or reason is not None
+        ending = run.step == total_steps or reason is not None
         if not (evaluating or window.is_due(run.step)):
             continue
 
@@ -188,9 +195,11 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         run.minutes += report.seconds / 60
         axes = {"images": plan.items_before(run.step), "minutes": run.minutes}
         waiting = {"speed/data_wait_fraction": report.wait_fraction}
-        book.scalars(run.step, {**report.scalars(lr), **waiting}, **axes)
+        book.scalars(run.step, {**report.scalars(lr), **gradients.fetch(), **waiting}, **axes)
         scored = f"{run.metrics['accuracy/overall']:.1%}" if run.metrics else "-"
         book.progress(report.phrases(f"accuracy {scored}"))
+        if report.notice:
+            book.say(report.notice)
 
         # ----------------------------------------------------------------------------------------------------
         # Evaluate and save
@@ -199,10 +208,10 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
             run.save_last()  # at once: whoever sent the signal may not wait for the evaluation
         if evaluating:
             run.minutes += examples.refresh(model) / 60  # what the classes are is part of what was learnt
-            result = validation.score(model, run.step)
+            result = validation.score(model, run.step, ending)
             run.metrics = validation.metrics(result)
             book.scalars(run.step, run.metrics, **axes)
-            validation.show(book, result, run.step)
+            validation.show(book, run.folder, result, run.step)
             score = [run.metrics["accuracy/overall"], -result.loss]  # the loss chooses among equals
             if run.best is None or score > run.best:
                 run.best = score

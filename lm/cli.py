@@ -9,10 +9,11 @@ import tyro
 from lm.config import EvalConfig, JudgeConfig, SampleConfig, TrainConfig
 from lm.presets import PRESETS
 from sqrtvocab.errors import exit_code
-from sqrtvocab.flags import one_line_errors
+from sqrtvocab.flags import Flags, one_line_errors
+from sqrtvocab.help import answer_help
 from sqrtvocab.settings import parse_run_flags
 
-Config = TypeVar("Config")
+Config = TypeVar("Config", bound=Flags)
 
 
 def train_main() -> int:
@@ -53,4 +54,5 @@ def judge_main() -> int:
 
 def _parse(kind: type[Config], program: str) -> Config:
     with one_line_errors(program):
+        answer_help(kind, program)
         return tyro.cli(kind, prog=program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -59,6 +60,8 @@ class _HeadFlags(HeadFlags):
 
 @dataclass(frozen=True)
 class _TextFlags(Flags):
+    SECTION: ClassVar[str] = "data"
+
     data: str = "auto"
     """auto: TinyStories if it is cached or reachable, else built-in stories. tinystories: download it.
     stories or stories:N: built-in. Or a file or folder of .txt (with <|endoftext|> between stories), .jsonl
@@ -82,6 +85,8 @@ class _TextFlags(Flags):
 
 @dataclass(frozen=True)
 class _BackboneFlags(Flags):
+    SECTION: ClassVar[str] = "model"
+
     backbone: Literal["gpt2", "gpt-neo", "llama"] = "gpt2"
     """The transformer below the head."""
     hidden_size: int = 128
@@ -150,6 +155,11 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _BackboneFlags, _TextFla
     """
 
     PROGRAM: ClassVar[str] = "train_lm"
+    EXAMPLES = (
+        ("train_lm --preset quickstart", "a minute on two cores"),
+        ("train_lm --data my.txt --tokenizer train:8000", "your own text"),
+        ("train_lm --resume runs/NAME --lr 0.002", "go on, more slowly"),
+    )
     MODULE: ClassVar[str] = "lm.train"
     ADDED_LATER: ClassVar[dict[str, Any]] = {
         "embeddings": None, "modulation": None, "rank": None, "chunk_size": None, "samples": None,
@@ -172,6 +182,17 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _BackboneFlags, _TextFla
 @dataclass(frozen=True)
 class EvalConfig(Flags):
     """Score a trained language model: loss, perplexity, bits per byte, accuracy, variety of its stories."""
+
+    EXAMPLES = (
+        ("eval_lm runs/NAME", "the whole validation text"),
+        ("eval_lm runs/NAME --tokens 100000 --samples 0", "a quick look"),
+        ("eval_lm runs/NAME --data other.txt", "another text"),
+    )
+    SECTIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model": ("run", "checkpoint"),
+        "data": ("data", "tokens", "cache"),
+        "machine": ("device", "precision", "batch_size"),
+    }
 
     run: tyro.conf.Positional[Path]
     """Run folder of train_lm."""
@@ -205,6 +226,17 @@ class EvalConfig(Flags):
 @dataclass(frozen=True)
 class SampleConfig(Flags):
     """Let a trained language model tell a story, word by word."""
+
+    EXAMPLES = (
+        ("sample_lm runs/NAME", "a story"),
+        ("sample_lm runs/NAME --prompt Tom --count 3", "three about Tom"),
+        ("sample_lm runs/NAME --temperature 0", "the most probable one"),
+    )
+    SECTIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model": ("run", "checkpoint"),
+        "data": ("prompt",),
+        "machine": ("device",),
+    }
 
     run: tyro.conf.Positional[Path]
     """Run folder of train_lm."""
@@ -241,6 +273,17 @@ class JudgeConfig(Flags):
 
     Any server that speaks the OpenAI chat protocol will do: OPENAI_BASE_URL and OPENAI_API_KEY say which.
     """
+
+    EXAMPLES = (
+        ("judge_lm runs/NAME", "twenty stories"),
+        ("judge_lm runs/NAME --model NAME --completions 5", "more, by another judge"),
+        ("judge_lm runs/NAME --prompts openings.txt", "your own openings"),
+    )
+    SECTIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model": ("run", "checkpoint"),
+        "data": ("prompts",),
+        "machine": ("device", "concurrency", "timeout"),
+    }
 
     run: tyro.conf.Positional[Path]
     """Run folder of train_lm."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +19,13 @@ from lm.generate import continue_stories, fitting
 from lm.model import IGNORED, CompressedLM
 from lm.runs import TrainedRun, load_run, read_partition
 from lm.stories.openings import SAMPLE_PROMPTS
-from lm.text.corpus import Tokens, open_corpus
+from lm.text.corpus import Corpus, Tokens, open_corpus
 from lm.text.sources import open_source
+from lm.text.tokenizer import TextTokenizer
 from sqrtvocab import Partition
 from sqrtvocab.cache import default_cache
 from sqrtvocab.training import Runtime, UserError, open_runtime, write_json
+from sqrtvocab.training.score_report import group_by_classes, score_document, score_lines
 from sqrtvocab.training.scores import Scores, ScoreSheet
 
 
@@ -58,6 +61,22 @@ class Evaluation:
         }
 
 
+class TokenNames(Sequence[str]):
+    """The tokens as they stand in text, a space shown as such; parts of a letter by their number."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def __len__(self) -> int:
+        return self._tokenizer.vocab_size
+
+    def __getitem__(self, index: Any) -> Any:
+        text = self._tokenizer.decode([int(index)])
+        if not text or "\ufffd" in text:
+            return f"<{index}>"
+        return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥").replace("\r", "␍")
+
+
 def some_windows(tokens: Tokens, length: int, limit: int) -> list[int]:
     """Windows of about `limit` predictions, spread evenly over the text; all of them for 0."""
     total = tokens.windows(length, partial=True)
@@ -88,7 +107,7 @@ def evaluate(
     mine = windows[runtime.rank :: runtime.world_size]
     starts = tqdm(
         range(0, len(mine), batch_size), desc="evaluating", unit="batch", leave=False, delay=2,
-        disable=not show_progress,
+        disable=None if show_progress else True,  # None: not into a file
     )  # fmt: skip
     for start in starts:
         inputs, targets = tokens.batch(mine[start : start + batch_size], length)
@@ -145,7 +164,8 @@ def report(config: EvalConfig) -> None:
     """
     with open_runtime(config.device, config.precision, config.seed) as runtime:
         run = load_run(config.run, config.checkpoint, runtime)
-        tokens = _validation_text(config, run)
+        corpus = _text(config, run)
+        tokens = corpus.validation
         length = run.config.seq_len
         partition = read_partition(
             config.run, run.model.head, run.config.grouping, run.settings["groups"]
@@ -184,6 +204,11 @@ def report(config: EvalConfig) -> None:
     if texts:
         document |= {f"distinct_{n}": distinct(texts, n) for n in (1, 2, 3)}
         document |= {"repetition": repetition(texts), "samples": len(texts)}
+    counts = corpus.train.counts
+    details = score_document(
+        result.scores, counts, group_by_classes(partition, TokenNames(run.tokenizer), counts)
+    )
+    document |= details
     path = config.run / "eval.json"
     write_json(path, document)
     print(
@@ -193,10 +218,11 @@ def report(config: EvalConfig) -> None:
     for name, value in document.items():
         if isinstance(value, float):
             print(f"{name.replace('_', ' '):<16}{value:>10.4f}")
+    print("\n".join(score_lines(details, "tokens")))
     print(f"\nsaved as {path}")
 
 
-def _validation_text(config: EvalConfig, run: TrainedRun) -> Tokens:
+def _text(config: EvalConfig, run: TrainedRun) -> Corpus:
     trained, cache = run.config, config.cache or run.config.cache or default_cache()
     # What `auto` found in training is named, so that evaluation does not find something else.
     source = open_source(
@@ -211,4 +237,4 @@ def _validation_text(config: EvalConfig, run: TrainedRun) -> Tokens:
             f"--data: {source.name} has changed since training, and with it the tokenizer "
             f"{trained.tokenizer}; name the text to score with --data"
         )
-    return open_corpus(source, tokenizer, cache, print).validation
+    return open_corpus(source, tokenizer, cache, print)

@@ -5,7 +5,7 @@
     train_lm --preset paper-128                   # the paper's smallest model
     torchrun --nproc-per-node 2 -m lm.train       # on two GPUs
     tensorboard --logdir runs                     # watch
-    sample_lm runs/lm-gpt2-64-grouped-linear      # listen
+    sample_lm runs/lm-gpt2-64-grouped-linear-lr0.008      # listen
 
 Everything random is a function of the seed and the step, and everything learnt is in the checkpoint, so a run
 that was killed continues with --resume auto as if nothing had happened.
@@ -28,29 +28,28 @@ from torch import nn
 
 from lm.build import (
     build_model,
-    describe_costs,
-    describe_head,
     make_optimizer,
     open_text,
     parameter_table,
     require_room,
 )
 from lm.config import TrainConfig
-from lm.evaluate import evaluate, some_windows
 from lm.generate import stories_in_markdown
+from lm.report import BOARD, Validation, opening_facts
 from lm.runs import embedding_of, model_documents, read_partition, write_partition
 from lm.stories.openings import SAMPLE_PROMPTS
 from lm.text.sources import lasting_name
 from sqrtvocab.errors import UserError
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
 from sqrtvocab.training.batch_plan import BatchPlan
+from sqrtvocab.training.gradients import GradientNorms
 from sqrtvocab.training.logbook import Logbook, markdown_table
 from sqrtvocab.training.run import open_run
 from sqrtvocab.training.run_folder import look_into_folder
 from sqrtvocab.training.runtime import Runtime, open_runtime
 from sqrtvocab.training.schedule import set_learning_rate
 from sqrtvocab.training.stop import StopRequests
-from sqrtvocab.training.tally import Tally, not_finite
+from sqrtvocab.training.tally import Tally
 from sqrtvocab.training.window import Window
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its text.
@@ -95,7 +94,6 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         windows, config.batch_size, config.accumulate, config.seed, runtime.rank, runtime.world_size
     )
     total_steps = config.total_steps(plan.steps_per_epoch)
-    validation = some_windows(corpus.validation, length, config.eval_tokens)
 
     # --------------------------------------------------------------------------------------------------------
     # Model and optimiser
@@ -136,28 +134,17 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     if folder.checkpoint is not None:
         partition = read_partition(run.folder, model.head, config.grouping, partition.num_groups)
     partition.to(runtime.device)
+    validation = Validation(corpus, tokenizer, config, partition, runtime)
     if runtime.is_main:
         tokenizer.save(run.folder / "tokenizer.json")
         write_partition(run.folder, model.head, partition)
-    book = Logbook(run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main)
+    book = Logbook(
+        run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main, board=BOARD
+    )
     book.text("config", markdown_table(run.settings))
     book.text("parameters", markdown_table(parameters))
-    run.introduce(
-        book,
-        {
-            "data": f"{source.name}: {corpus.train.documents:,} documents, {len(corpus.train.ids):,} tokens "
-            f"to train on, {len(corpus.validation.ids):,} to validate"
-            + (f" ({source.note})" if source.note else ""),
-            "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} tokens",
-            "backbone": f"{config.backbone}, hidden {config.hidden_size}, {config.num_layers} layers, "
-            f"{config.num_attention_heads} heads",
-            "head": describe_head(config, model.head, partition),
-            **describe_costs(model, corpus.train.counts, config.batch_size * length),
-            "parameters": "; ".join(f"{part} {count:,}" for part, count in parameters.items()),
-            "steps": f"{total_steps:,} of {plan.effective_batch * length:,} tokens; "
-            f"{plan.steps_per_epoch:,} an epoch",
-        },
-    )
+    facts = opening_facts(config, source, tokenizer, corpus, model, partition, plan, parameters)
+    run.introduce(book, facts)
     if run.has_nothing_to_do(book):
         return
 
@@ -171,6 +158,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     learner = runtime.replicate(compiled)
     batches = iter(plan.batches(run.step, total_steps))
     tally = Tally(("loss", "group_loss", "member_loss"), runtime)
+    gradients = GradientNorms(runtime, CLIP)
     window = Window("tokens", run.step, total_steps, stop, runtime)
     reason = None  # to stop early
 
@@ -191,7 +179,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
                 scaler.scale(share_of_mean(out.loss, step_tokens, runtime)).backward()
             tally.add(run.step, out.loss, out.group_loss, out.member_loss)
         scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        gradients.measure(model.parameters())
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
@@ -211,9 +199,11 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         run.minutes += report.seconds / 60
         axes = {"tokens": plan.items_before(run.step) * length, "minutes": run.minutes}
         perplexity = {"perplexity/train": math.exp(min(report.loss, 700.0))}
-        book.scalars(run.step, {**report.scalars(lr), **perplexity}, **axes)
+        book.scalars(run.step, {**report.scalars(lr), **gradients.fetch(), **perplexity}, **axes)
         scored = f"{run.metrics['loss/validation']:.3f}" if run.metrics else "-"
         book.progress(report.phrases(f"validation {scored}"))
+        if report.notice:
+            book.say(report.notice)
 
         # ----------------------------------------------------------------------------------------------------
         # Evaluate, save, tell stories
@@ -221,22 +211,17 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         if reason is not None and run.step < total_steps:
             run.save_last()  # at once: whoever sent the signal may not wait for the evaluation
         if evaluating:
-            result = evaluate(
-                model, corpus.validation, validation, length, partition, runtime, config.batch_size
-            )
-            if not math.isfinite(result.loss):
-                raise not_finite("validation loss", run.step)
-            run.metrics = {**result.scalars(), "bits_per_byte": result.bits_per_byte(corpus.validation)}
+            result = validation.score(model, run.step)
+            run.metrics = validation.metrics(result)
             book.scalars(run.step, run.metrics, **axes)
+            validation.show(book, result, run.step)
+            if ending:
+                validation.show_tokens(run.folder, model)
             if run.best is None or result.loss < run.best:
                 run.best = result.loss
                 run.save_best()
             run.save_last()
-            book.say(
-                f"step {run.step:,}: validation loss {result.loss:.3f}, perplexity {result.perplexity:.1f}, "
-                f"{run.metrics['bits_per_byte']:.3f} bits per byte, accuracy {result.token_accuracy:.1%} "
-                f"(group {result.group_accuracy:.1%})"
-            )
+            book.say(f"step {run.step:,}: {validation.summary(run.metrics)}")
             reason = reason or stop.agreed_reason(runtime)  # this step need not be evaluated twice
         if sampling and runtime.is_main:
             book.text(

@@ -88,6 +88,17 @@ class AttributeSpace:
             kept.setdefault(name, []).extend(options.split(","))
         return cls.only(kept)
 
+    @staticmethod
+    def merge_only(usual: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+        """The values of `--only` that `usual` has for attributes that `given` does not name, and `given`."""
+        named = {item.partition("=")[0] for item in given}
+        return (*(item for item in usual if item.partition("=")[0] not in named), *given)
+
+    def describe_only(self) -> str:
+        """The attributes of which only some options are kept, with these; empty if all are."""
+        kept = {name: options for name, options in self.options.items() if len(options) < len(OPTIONS[name])}
+        return "; ".join(f"{name} {', '.join(options)}" for name, options in kept.items())
+
     @classmethod
     def from_config(cls, config: Mapping[str, Iterable[str]]) -> AttributeSpace:
         """The inverse of `to_config`."""

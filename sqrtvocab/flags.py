@@ -11,11 +11,11 @@ import io
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from sqrtvocab import __version__
 from sqrtvocab.errors import UserError, exit_code, open_streams, shortened
@@ -29,6 +29,22 @@ _MOST = 2**53
 @dataclass(frozen=True)
 class Flags:
     """A command's flags: a field is a flag, and all complaints about the values come at once."""
+
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """For `--help`: commands, each with what it is for."""
+    SECTION: ClassVar[str] = "output"
+    """Of `--help`, for the fields that the class itself declares; see `sqrtvocab.help`."""
+    SECTIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Where that is not enough: sections -> names of fields."""
+
+    @classmethod
+    def section_of(cls, field: str) -> str:
+        """The section of `--help` that a field belongs to."""
+        for section, names in cls.SECTIONS.items():
+            if field in names:
+                return section
+        declaring = [one for one in cls.__mro__ if field in vars(one).get("__annotations__", {})]
+        return next(vars(one)["SECTION"] for one in declaring[-1].__mro__ if "SECTION" in vars(one))
 
     def __post_init__(self) -> None:
         # Numbers that nobody can mean first: to look at the rest may mean to compute with them.

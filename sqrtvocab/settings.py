@@ -11,7 +11,7 @@ import dataclasses
 import math
 import shlex
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_type_hints
@@ -35,6 +35,7 @@ from sqrtvocab.flags import (
     to_plain,
 )
 from sqrtvocab.heads.registry import HEADS
+from sqrtvocab.help import answer_help
 
 HeadName = Annotated[str, tyro.conf.arg(metavar="{" + ",".join(HEADS) + "}")]
 Modulation = Literal["scale-shift", "film", "both"]
@@ -45,6 +46,8 @@ HEAD_OPTIONS = ("modulation", "rank", "chunk_size", "samples", "hashes", "bucket
 class PresetFlag(Flags):
     """First of all."""
 
+    SECTION: ClassVar[str] = ""
+
     preset: str = "default"
     """Where the defaults of all other flags come from; flags given with it win."""
 
@@ -52,6 +55,8 @@ class PresetFlag(Flags):
 @dataclass(frozen=True)
 class HeadFlags(Flags):
     """The output head and its groups."""
+
+    SECTION: ClassVar[str] = "model"
 
     head: HeadName = "grouped"
     """Output head. grouped: the paper's, one layer that all groups share. flat: the ordinary one.
@@ -102,6 +107,8 @@ class HeadFlags(Flags):
 class StepFlags(Flags):
     """How long to train, on how much at a time, at what learning rate."""
 
+    SECTION: ClassVar[str] = "training"
+
     epochs: float = 1.0
     """Times through the training data."""
     max_steps: int | None = None
@@ -134,6 +141,8 @@ class StepFlags(Flags):
 class MachineFlags(Flags):
     """Where and how to compute."""
 
+    SECTION: ClassVar[str] = "machine"
+
     device: Device = "auto"
     """auto takes cuda before mps before cpu."""
     precision: Precision = "auto"
@@ -146,6 +155,7 @@ class MachineFlags(Flags):
 class RunFlags(Flags):
     """The run folder, what goes into it, and how its settings come out of it again."""
 
+    SECTIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {"training": ("seed",)}
     PROGRAM: ClassVar[str]
     """The command that these settings belong to."""
     MODULE: ClassVar[str]
@@ -154,8 +164,8 @@ class RunFlags(Flags):
     """Settings that older runs lack -> what they were in those."""
 
     out: Path | None = None
-    """Run folder; by default one in runs/ that is named after the main settings. TensorBoard overlays the
-    runs of one parent."""
+    """Run folder; by default one in runs/ that is named after the main settings, with the learning rate and
+    the seed where they are not the usual ones. TensorBoard overlays the runs of one parent."""
     resume: str | None = None
     """auto: continue the run in --out if it has begun, else begin. A path: continue the run in that folder,
     with its settings unless other flags are given."""
@@ -173,11 +183,26 @@ class RunFlags(Flags):
     @property
     def run_folder(self) -> Path:
         """The folder that holds everything about this run."""
-        return self._resumed or self.out or Path("runs") / self.run_name
+        if chosen := self._resumed or self.out:
+            return chosen
+        older = Path("runs") / self.run_name  # as it was called before learning rate and seed were told
+        usual = {field.name: field.default for field in dataclasses.fields(type(self))}
+        told = {name: vars(self)[name] for name in ("lr", "seed") if vars(self)[name] != usual[name]}
+        named = older.parent / "-".join([older.name, *(f"{name}{value}" for name, value in told.items())])
+        is_older = self.resume is not None and not named.exists() and self._has_begun_in(older)
+        return older if is_older else named
+
+    def _has_begun_in(self, folder: Path) -> bool:
+        """Whether a run with this learning rate and seed lies there."""
+        try:
+            settings = read_config(folder)
+        except UserError:
+            return False
+        return all(settings.get(name) == vars(self)[name] for name in ("lr", "seed"))
 
     @property
     def run_name(self) -> str:
-        """The name of the run folder by default."""
+        """The name of the run folder by default, without learning rate and seed."""
         raise NotImplementedError
 
     @property
@@ -231,21 +256,22 @@ def parse_run_flags(
     kind: type[Config],
     presets: Mapping[str, Config],
     *,
-    lists: tuple[str, ...] = (),
+    merge: Mapping[str, Callable[[Any, Any], Any]] | None = None,
     default: Config | None = None,
 ) -> Config:
     """The flags of a trainer. Their defaults are those of `--preset`, or of the run in `--resume PATH`.
 
     Args:
         default: what they are without either.
-        lists: fields whose flag may be repeated. Given at all, it replaces what the preset has: tyro alone
-            would add to that.
+        merge: fields whose flag may be repeated -> what to make of the preset's value and of that given. tyro
+            alone would add the one to the other.
 
     Raises:
         SystemExit: after one line that names the flag or file at fault.
     """
+    merge = merge or {}
     with one_line_errors(kind.PROGRAM):
-        given = peek_flags("--preset", "--resume", *map(flag, lists))
+        given = peek_flags("--preset", "--resume", *map(flag, merge))
         default = presets.get(str(given["--preset"]), default or kind())  # a wrong name is tyro's to report
         if given["--resume"] not in (None, "auto"):
             run = Path(str(given["--resume"]))
@@ -255,9 +281,12 @@ def parse_run_flags(
                 default = kind.of_run(run, resume=str(run), out=None)
             except UserError as error:
                 raise UserError(f"--resume {error}") from error
-        empty: dict[str, Any] = {name: () for name in lists if given[flag(name)]}
-        default = dataclasses.replace(default, **empty)
-        return tyro.cli(kind, prog=kind.PROGRAM, default=default)
+        answer_help(kind, kind.PROGRAM, default)
+        kept = {name: getattr(default, name) for name in merge if given[flag(name)]}
+        empty: dict[str, Any] = dict.fromkeys(kept, ())
+        config = tyro.cli(kind, prog=kind.PROGRAM, default=dataclasses.replace(default, **empty))
+        merged = {name: merge[name](value, getattr(config, name)) for name, value in kept.items()}
+        return dataclasses.replace(config, **merged)
 
 
 def command_line(

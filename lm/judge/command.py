@@ -12,6 +12,7 @@ from lm.config import JudgeConfig
 from lm.generate import continue_stories
 from lm.judge.chat import server_from_environment
 from lm.judge.grade import Journal, Summary, judge_all, summarise
+from lm.report import BOARD
 from lm.runs import load_run
 from lm.stories.openings import OPENINGS
 from sqrtvocab.atomic import read_json
@@ -68,7 +69,8 @@ def judge(config: JudgeConfig) -> None:
     events = EventFile(config.run)
     means = {name: score.mean for name, score in summary.scores.items()}
     for name, mean in {**means, "valid_rate": summary.valid_rate}.items():
-        events.add(scalar(f"judge/{name}", mean), run.state["step"])
+        tag = f"judge/{name}"
+        events.add(BOARD.described(scalar(BOARD.tag(tag), mean), tag), run.state["step"])
     events.close()
     _show(summary, config)
     print(f"\nraw answers in {path}, scores in {scores}")

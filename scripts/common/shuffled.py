@@ -56,6 +56,11 @@ def contenders(num_classes: int) -> dict[str, Contender]:
             "grouped-linear, clusters of mean images",
             SHUFFLED + "--head grouped-linear --grouping clusters --no-prior",
         ),
+        "prototype": Contender(
+            "prototype: pairs of images, then an image a class",
+            SHUFFLED + "--head prototype --images-of-a-class 2 --class-balance equal --refresh-images 1 "
+            "--hold-out-classes 0 --grouping index --no-prior",
+        ),
         "adaptive": Contender("adaptive, by label", SHUFFLED + "--head adaptive --grouping index --no-prior"),
         "mach": Contender(
             f"mach, {HASHES} hashes, as many outputs as classes",

@@ -6,15 +6,19 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.tensorboard.summary import hparams, image, scalar, text
+import numpy.typing as npt
+from tensorboard.compat.proto.summary_pb2 import Summary
+from torch.utils.tensorboard.summary import histogram_raw, hparams, image, scalar, text
 
 from sqrtvocab.appended import AppendedFile
 from sqrtvocab.atomic import read_sealed_line, sealed_line, write_bytes
+from sqrtvocab.training.board import Board
 from sqrtvocab.training.event_file import EventFile
 
 if TYPE_CHECKING:
@@ -36,9 +40,19 @@ class Logbook:
             killed has written some past its checkpoint.
         recorded: bytes that `metrics.jsonl` had at that step; 0 if that is not known.
         enabled: false on all ranks but the first.
+        board: how the run looks in TensorBoard. `metrics.jsonl` has the tags without its section.
     """
 
-    def __init__(self, folder: Path, *, start_step: int = 0, recorded: int = 0, enabled: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        start_step: int = 0,
+        recorded: int = 0,
+        enabled: bool = True,
+        board: Board | None = None,
+    ) -> None:
+        self._board = board or Board()
         self._printed = -math.inf
         self._live = enabled and sys.stderr.isatty()
         self._events: EventFile | None = None
@@ -49,19 +63,32 @@ class Logbook:
         _drop_after(path, start_step, recorded)
         self._metrics = AppendedFile(path)
         self._events = EventFile(folder, purge_step=start_step + 1)
+        if (layout := self._board.layout()) is not None:
+            self._events.add(layout)
+
+    def _show(self, make: Callable[[str], Summary], tag: str, step: int) -> None:
+        if self._events is not None:
+            self._events.add(self._board.described(make(self._board.tag(tag)), tag), step)
 
     def scalars(self, step: int, values: Mapping[str, float], **axes: float) -> None:
         """Record numbers at `step`. `axes` (minutes, images) go to `metrics.jsonl` only, to plot against."""
         if self._events is None:
             return
         for tag, value in values.items():
-            self._events.add(scalar(tag, value), step)
+            self._show(partial(scalar, tensor=value), tag, step)
         self._metrics.write(sealed_line({"step": step, **axes, **values}))
 
     def text(self, tag: str, markdown: str, step: int = 0) -> None:
         """Show Markdown text in TensorBoard."""
-        if self._events is not None:
-            self._events.add(text(tag, _sound(markdown)), step)
+        self._show(partial(text, text=_sound(markdown)), tag, step)
+
+    def histogram(self, tag: str, counts: npt.NDArray[np.float64], step: int) -> None:
+        """Show how many things lie in each of equal parts of [0, 1]."""
+        ends = np.linspace(0, 1, len(counts) + 1)[1:]
+        middles = ends - ends[0] / 2
+        total, square = float(counts @ middles), float(counts @ middles**2)
+        summary = (0.0, 1.0, float(counts.sum()), total, square, ends.tolist(), counts.tolist())
+        self._show(lambda name: histogram_raw(name, *summary), tag, step)
 
     def figure(self, tag: str, figure: Figure, step: int) -> None:
         """Show a matplotlib figure in TensorBoard."""
@@ -72,7 +99,7 @@ class Logbook:
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())[..., :3]  # [H, W, 3]
-        self._events.add(image(tag, pixels, dataformats="HWC"), step)
+        self._show(partial(image, tensor=pixels, dataformats="HWC"), tag, step)
 
     def hparams(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """Fill the run's row in TensorBoard's HPARAMS table. The metrics must have been recorded as
@@ -83,7 +110,7 @@ class Logbook:
             key: value if type(value) in (int, float) else _sound(str(value))
             for key, value in settings.items()
         }
-        for summary in hparams(plain, dict(metrics)):
+        for summary in hparams(plain, {self._board.tag(tag): value for tag, value in metrics.items()}):
             self._events.add(summary)
 
     def progress(self, phrases: Sequence[str]) -> None:

@@ -40,6 +40,8 @@ class Run:
     """Files that go into each checkpoint, by name."""
     changes: list[str] = field(default_factory=list)
     """Which settings differ from those that the run had so far, as phrases."""
+    space: int = 0
+    """Bytes that its checkpoints may take."""
     step: int = 0
     """Optimiser steps done."""
     recorded: int = 0
@@ -57,6 +59,7 @@ class Run:
             "run": f"{self.folder}, from step {self.step:,}",
             "device": self.runtime.describe(),
             **facts,
+            **({"disk": f"up to {self.space / 1e9:.1f} GB of checkpoints"} if self.space > 1e9 else {}),
             "watch": f"tensorboard --logdir {self.folder.parent}",
             **({"changed": ", ".join(self.changes)} if self.changes else {}),
         }
@@ -156,8 +159,8 @@ def open_run(
         if training["scaler"]:  # empty if the run has not been in float16 so far
             scaler.load_state_dict(training["scaler"])
     # At most there are `last`, the one before it and a draft, each with Adam's two moments, and `best` twice.
-    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
-    require_space(run.folder, 11 * weights + (64 << 20))
+    run.space = 11 * 4 * sum(parameter.numel() for parameter in model.parameters())
+    require_space(run.folder, run.space + (64 << 20))
     runtime.barrier()  # all ranks have looked before the first one writes
     if runtime.is_main:
         begin_run(run.folder, settings)

@@ -58,5 +58,5 @@ def not_finite(what: str, step: int) -> RunError:
     """The error to raise when the loss or the validation loss is not finite at `step`."""
     return RunError(
         f"the {what} was not finite at step {step}; the last good checkpoint is kept. "
-        "Run the command again with a lower --lr, or --precision fp32, and --resume auto"
+        "Go on from it with --resume RUN (its folder) and a lower --lr, or --precision fp32"
     )

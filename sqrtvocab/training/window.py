@@ -14,6 +14,8 @@ from sqrtvocab.training.runtime import Runtime
 from sqrtvocab.training.stop import StopRequests
 
 Batch = TypeVar("Batch")
+_STEPS_TO_JUDGE = 3  # the speed by
+_LONG = 3 * 3600.0  # seconds that a user should hear of
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Report:
     loss: float  # the mean over the items, the sum of the other two
     group_loss: float
     member_loss: float
+    notice: str = ""  # what the user should hear once
 
     def scalars(self, lr: float) -> dict[str, float]:
         """For TensorBoard."""
@@ -69,7 +72,7 @@ class Window:
 
     def __init__(self, unit: str, step: int, total_steps: int, stop: StopRequests, runtime: Runtime) -> None:
         self._unit, self._total_steps, self._stop, self._runtime = unit, total_steps, stop, runtime
-        self._first_step, self._start = step, time.monotonic()
+        self._first_step, self._start, self._warned = step, time.monotonic(), False
         self._every = 1 if runtime.device.type == "cpu" else 20  # reading numbers off a GPU makes it wait
         self.restart()
 
@@ -99,6 +102,16 @@ class Window:
         wait_fraction, memory = self._runtime.max(torch.tensor(mine, dtype=torch.float64)).tolist()
         per_step = (time.monotonic() - self._start) / (step - self._first_step)  # evaluations included
         seconds_left = min((self._total_steps - step) * per_step, self._stop.seconds_left)
+        notice = ""
+        if not self._warned and step - self._first_step >= _STEPS_TO_JUDGE:
+            self._warned = True
+            if seconds_left > _LONG:
+                took = f"{seconds_left / 3600:,.0f} hours" if seconds_left < 48 * 3600 else ""
+                took = took or f"{seconds_left / 86400:,.1f} days"
+                notice = (
+                    f"NOTE: at this speed the rest takes {took}; Ctrl-C stops and saves at any time, "
+                    "--max-minutes after a while, and --resume goes on"
+                )
         return Report(
             step=step,
             total_steps=self._total_steps,
@@ -108,5 +121,6 @@ class Window:
             wait_fraction=wait_fraction,
             memory=memory,
             time_left=timedelta(seconds=round(seconds_left)),
+            notice=notice,
             **{name: total / self._items for name, total in sums.items()},
         )

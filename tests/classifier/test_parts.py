@@ -11,12 +11,14 @@ from torch import nn
 from classifier.cnn import Encoder
 from classifier.config import TrainConfig
 from classifier.data import image_batches, in_batches, open_images, sample_of
-from classifier.figures import confusion_figure, example_grid
+from classifier.evaluate import Evaluation
+from classifier.figures import confused_grid, confusion_figure, example_grid
 from classifier.labels import make_partition
 from classifier.model import make_classifier, parameter_table
 from classifier.presets import PRESETS
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Partition
+from sqrtvocab.training.scores import ScoreSheet
 
 
 def test_the_encoder_is_the_papers_network():
@@ -169,11 +171,25 @@ def test_mistakes_are_marked(tiny):
     wrong = true.copy()
     wrong[1] = space.class_id(**{**space.describe(int(true[1])), "shape": "star", "opacity": "0.5"})
     figure = example_grid(pixels, true, wrong, space)
-    captions = [[text.get_text() for text in axis.texts] for axis in figure.axes]
-    assert not any(text.startswith("✗") for text in captions[0])
-    assert [text for text in captions[1] if text.startswith("✗")] == ["✗ star, not circle", "✗ 0.5, not 0.25"]
-    frames = [axis.patches[0].get_edgecolor() for axis in figure.axes[:2]]
+    captions = [text.get_text() for text in figure.texts]
+    marked = [text for text in captions if text.startswith("✗")]
+    assert marked == ["✗ star, not circle", "✗ 0.5, not 0.25"]
+    frames = [axis.spines["left"].get_edgecolor() for axis in figure.axes]
     assert frames[0] != frames[1]
+
+
+def test_confused_pairs_show_both_classes():
+    pictures = np.zeros((2, 10, 10, 1), np.uint8)
+    figure = confused_grid([(pictures[0], pictures[1], 1, 0, 3)], ["a long name of many words", "cat"])
+    assert [text.get_text() for text in figure.texts] == ["cat", "a long name of", "many words", "3 x"]
+    assert len(figure.axes) == 2
+
+
+def test_pairs_are_counted_in_both_directions(alone):
+    sheet = ScoreSheet(4, Partition(4, 2), alone).total()
+    target, predicted = np.array([0, 1, 2, 3, 1, 2]), np.array([1, 0, 2, 2, 0, 3])
+    found = Evaluation(0.0, target, predicted[:, None], sheet).confused()
+    assert found == [(0, 1, 3, 0), (3, 2, 2, 3)]
 
 
 def test_confusion_counts(tiny):

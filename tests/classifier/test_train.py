@@ -64,7 +64,7 @@ def test_tensorboard_shows_it(finished):
     events = EventAccumulator(str(finished))
     events.Reload()
     tags = events.Tags()
-    assert set(tags["scalars"]) == {
+    scalars = {
         *(f"loss/{name}" for name in ("train", "group", "member", "validation")),
         *(f"accuracy/{name}" for name in ("overall", "group", "member_given_group", "top5", "ceiling")),
         *(
@@ -72,16 +72,22 @@ def test_tensorboard_shows_it(finished):
             for name in ("shape", "pattern", "rotation", "colour", "size", "texture", "opacity", "border")
         ),
         *("speed/images_per_s", "speed/data_wait_fraction", "memory/peak", "learning_rate"),
+        *("gradient/norm", "calibration/error", "accuracy/mean_over_classes"),  # all are equally frequent
     }
-    assert set(tags["images"]) == {
-        "examples",
-        "confusion/shape",
-        "confusion/colour",
-    }  # the others have one option
-    assert "config/text_summary" in tags["tensors"]
+    pictures = {
+        *("examples", "confused_pairs", "calibration/reliability", "confusion/groups"),
+        *("confusion/shape", "confusion/colour"),  # the others have one option
+    }
+    assert set(tags["scalars"]) == {f"images: {tag}" for tag in scalars}
+    assert set(tags["images"]) == {f"images: {tag}" for tag in pictures}
+    assert tags["histograms"] == ["images: probability/true_group"]
+    for tag in scalars | pictures | {"probability/true_group"}:
+        assert events.SummaryMetadata(f"images: {tag}").summary_description, tag
+    assert {"images: config/text_summary", "images: groups/text_summary"} < set(tags["tensors"])
+    assert "custom_scalars__config__" in tags["tensors"]
     assert set(events.PluginTagToContent("hparams")) >= {"_hparams_/session_start_info"}
     rows = {row["step"]: row["loss/train"] for row in records(finished) if "loss/train" in row}
-    for event in events.Scalars("loss/train"):
+    for event in events.Scalars("images: loss/train"):
         assert event.value == pytest.approx(
             rows[event.step], rel=1e-6
         )  # the same numbers as in metrics.jsonl

@@ -1,7 +1,7 @@
 """Runs the tests on the pretended GPU in a process of their own.
 
-Torch must know a device before its first backward pass, and a process that has passed gradients through one can
-no longer be forked, as other tests are. `tests/conftest.py` leaves these files out everywhere else.
+Torch must know a device before its first backward pass, and a process that has passed gradients through one
+can no longer be forked, as other tests are. `tests/conftest.py` leaves these files out everywhere else.
 """
 
 import subprocess

@@ -267,9 +267,9 @@ def test_judge(run, finished, server, tmp_path):
     assert document["valid_rate"] == pytest.approx(4 / 6)
     board = EventAccumulator(str(out))
     board.Reload()
-    assert board.Scalars("judge/plot")[-1].value == 5
-    assert board.Scalars("judge/plot")[-1].step == 20
-    assert "loss/train" in board.Tags()["scalars"]
+    assert board.Scalars("language: judge/plot")[-1].value == 5
+    assert board.Scalars("language: judge/plot")[-1].step == 20
+    assert "language: loss/train" in board.Tags()["scalars"]
     asked = len(server[1].read_text().splitlines())
     assert run("judge", *flags, **env).code == 0  # all is answered already
     assert len(server[1].read_text().splitlines()) == asked

@@ -24,6 +24,7 @@ from lm.train import train
 from sqrtvocab import FlatHead, Partition
 from sqrtvocab.settings import read_config
 from sqrtvocab.training import RunError, UserError, load_checkpoint, read_metrics
+from sqrtvocab.training.scores import BANDS
 
 MEASURED = ("minutes", "speed/tokens_per_s", "memory/peak")  # differ from run to run
 
@@ -70,14 +71,24 @@ def test_the_run_folder_tells_everything(finished):
 def test_tensorboard(finished):
     board = EventAccumulator(str(finished))
     board.Reload()
-    assert set(board.Tags()["scalars"]) == {
+    scalars = {
         "loss/train", "loss/group", "loss/member", "perplexity/train", "learning_rate", "speed/tokens_per_s",
         "memory/peak", "loss/validation", "loss/validation_group", "loss/validation_member",
-        "perplexity/validation", "accuracy/token", "accuracy/group", "bits_per_byte",
+        "perplexity/validation", "accuracy/token", "accuracy/group", "bits_per_byte", "gradient/norm",
+        "gradient/clipped", "accuracy/mean_over_classes", "calibration/error",
+        *(f"{what}_by_frequency/{band}" for what in ("loss", "accuracy") for band in BANDS),
     }  # fmt: skip
-    texts = {tag.removesuffix("/text_summary") for tag in board.Tags()["tensors"]}
-    assert {"config", "parameters", "samples"} <= texts
-    story = board.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0].decode()
+    pictures, histograms = {"calibration/reliability", "confusion/groups"}, {"probability/true_group"}
+    tags = board.Tags()
+    assert set(tags["scalars"]) == {f"language: {tag}" for tag in scalars}
+    assert set(tags["images"]) == {f"language: {tag}" for tag in pictures}
+    assert set(tags["histograms"]) == {f"language: {tag}" for tag in histograms}
+    for tag in scalars | pictures | histograms:
+        assert board.SummaryMetadata(f"language: {tag}").summary_description, tag
+    texts = {tag.removesuffix("/text_summary") for tag in tags["tensors"]}
+    assert {"language: config", "language: parameters", "language: samples", "language: groups"} <= texts
+    assert "custom_scalars__config__" in texts
+    story = board.Tensors("language: samples/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert "**Once upon a time**" in story
 
 
@@ -318,7 +329,7 @@ def test_what_was_evaluated_is_not_evaluated_again(run, tiny, tmp_path, monkeypa
         os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(*arguments)
 
-    monkeypatch.setattr("lm.train.evaluate", evaluate_then_stop)
+    monkeypatch.setattr("lm.report.evaluate", evaluate_then_stop)
     result = run("train", *tiny, "--eval-every", 2, "--max-steps", 9, "--out", tmp_path / "r")
     assert result.code == 0, result.err
     assert [row["step"] for row in records(tmp_path / "r") if "loss/validation" in row] == [2]
@@ -329,7 +340,7 @@ def test_a_signal_saves_before_it_evaluates(run, tiny, tmp_path, monkeypatch):
     def fail(*arguments):
         raise RunError("killed here, for the grace period is over")
 
-    monkeypatch.setattr("lm.train.evaluate", fail)
+    monkeypatch.setattr("lm.report.evaluate", fail)
     assert run("train", *tiny, "--max-minutes", 1e-6, "--out", tmp_path / "r").code == 1
     assert load_checkpoint(tmp_path / "r", "last").state["step"] == 1
 
@@ -338,7 +349,7 @@ def test_a_validation_loss_that_is_not_finite_is_not_saved(run, tiny, tmp_path, 
     def spoiled(*arguments):
         return replace(evaluate(*arguments), loss=math.nan)
 
-    monkeypatch.setattr("lm.train.evaluate", spoiled)
+    monkeypatch.setattr("lm.report.evaluate", spoiled)
     result = run("train", *tiny, "--max-steps", 1, "--out", tmp_path / "r")
     assert result.code == 1
     assert "the validation loss was not finite at step 1; " in result.err.splitlines()[-1]

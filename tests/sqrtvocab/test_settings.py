@@ -49,7 +49,7 @@ def parse(monkeypatch):
 
     def with_flags(*flags: object) -> Config:
         monkeypatch.setattr(sys, "argv", ["train_it", *map(str, flags)])
-        return parse_run_flags(Config, PRESETS, lists=("words",))
+        return parse_run_flags(Config, PRESETS, merge={"words": lambda usual, given: given})
 
     return with_flags
 

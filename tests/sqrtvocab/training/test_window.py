@@ -88,3 +88,18 @@ def test_the_time_limit_is_the_end(clock, runtime):
 def test_every_step_is_reported_on_a_cpu(runtime):
     window = Window("images", 0, 10, StopRequests(), runtime)
     assert all(window.is_due(step) for step in range(1, 5))
+
+
+def test_what_takes_days_is_said_once(clock, runtime):
+    window = Window("images", 0, 50_000, StopRequests(), runtime)
+    notices = []
+    for step in range(1, 6):
+        clock.now += 10
+        window.add(1)
+        notices.append(window.report(step, SUMS).notice)
+    assert [bool(notice) for notice in notices] == [False, False, True, False, False]
+    assert "5.8 days" in notices[2]
+    short = Window("images", 0, 100, StopRequests(), runtime)
+    clock.now += 30
+    short.add(1)
+    assert not short.report(3, SUMS).notice

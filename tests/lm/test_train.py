@@ -56,6 +56,8 @@ def test_the_run_folder_tells_everything(finished):
         "config.json",
         "tokenizer.json",
         "metrics.jsonl",
+        "projector",
+        "projector_config.pbtxt",
         "best",
         "last",
         "last.previous",

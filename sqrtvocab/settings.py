@@ -220,7 +220,8 @@ class RunFlags(Flags):
         Raises:
             UserError: for settings that were not written by `to_json`.
         """
-        settings, kinds = {**cls.ADDED_LATER, **settings}, get_type_hints(cls)
+        added = {name: to_plain(value) for name, value in cls.ADDED_LATER.items()}
+        settings, kinds = {**added, **settings}, get_type_hints(cls)
         values, problems = {}, []
         for name in (field.name for field in dataclasses.fields(cls)):
             if name not in settings:

@@ -31,6 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("quick" if config.option.markexpr == "not slow" else "thorough")
 
 
+# They need a process of their own, see tests/gpu/test_fresh_process.py; named on the command line, they run.
+collect_ignore_glob = ["*test_waits.py"]
+
 # A pool of threads does not survive the fork of a command.
 torch.set_num_threads(1)
 

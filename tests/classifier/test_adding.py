@@ -40,9 +40,9 @@ def trained(forked, tmp_path_factory):
 
 
 @pytest.fixture
-def add(forked, tmp_path):
+def add(forked, small, tmp_path):
     def call(*flags):
-        return forked(cli.add_main, [*flags, "--workers", "0", "--device", "cpu"], tmp_path, {}).wait()
+        return forked(small(cli.add_main), [*flags, "--workers", "0", "--device", "cpu"], tmp_path, {}).wait()
 
     return call
 
@@ -73,4 +73,4 @@ def test_what_cannot_be_added(trained, add, finished, complaint, tmp_path):
     assert "no such file or folder" in complaint(add(run, tmp_path / "nowhere"))
     assert "is there already" in complaint(add(run, again, "--out", tmp_path))
     assert "learns its classes by training" in complaint(add(finished, again))
-    assert "no run folder" in complaint(add(tmp_path, again))
+    assert "not a run folder" in complaint(add(tmp_path, again))

@@ -82,9 +82,7 @@ def test_a_corrupt_checkpoint_falls_back_loudly(train, complaint, finished, tmp_
 def test_not_enough_disk(train, complaint, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 1000, 1000))
     line = complaint(train("--out", tmp_path / "r"))
-    assert (
-        f"--out {tmp_path}/r: not enough disk: 0.0 GB free, the checkpoints of this model need 0.5 GB" in line
-    )
+    assert f"--out {tmp_path}/r: not enough disk: 0.0 GB free, the checkpoints of this model need" in line
     assert not (tmp_path / "r").exists()
 
 
@@ -148,7 +146,7 @@ def test_all_bad_flags_at_once(train, complaint):
     for part in (
         "--lr must be a positive number, got -1.0",
         "--epochs must be a positive number, got 0",
-        "--num-groups needs --grouping index or random",
+        "--num-groups needs --grouping index, frequency, random",
         "--only: unknown shape 'cirle' (did you mean 'circle'?)",
     ):
         assert part in line
@@ -160,7 +158,7 @@ def test_more_groups_than_classes(train, complaint, tmp_path):
 
 
 def test_evaluating_what_is_no_run(score, complaint, tmp_path):
-    assert "no run folder" in complaint(score(tmp_path))
+    assert "not a run folder" in complaint(score(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     line = complaint(score(tmp_path))
     assert f"{tmp_path}/config.json: not the settings of a run of train_classifier: " in line

@@ -23,6 +23,8 @@ def test_scores_equal_a_count_on_the_dense_distribution(alone, head, num_groups)
     torch.manual_seed(0)
     partition = Partition.random(23, num_groups, seed=1)
     model = make_classifier(head, partition, radices=(23,))
+    if model.head.from_examples:
+        model.head.learn_classes(torch.randn(23, model.encoder.width), torch.arange(23))
     images, target = torch.randint(0, 256, (20, 3, 100, 100), dtype=torch.uint8), torch.randint(0, 23, (20,))
     result = evaluate(
         model, [(images[:12], target[:12]), (images[12:], target[12:])], partition, alone, top_k=3

@@ -125,10 +125,13 @@ def test_scored_on_other_pictures_by_the_names_of_the_classes(rate, complaint, t
     assert "the class 'wasp' of bee.png is not one of the model's 6 classes, such as 'ant'" in line
 
 
-def test_other_kinds_of_images_than_the_model_knows(rate, complaint, trained, finished, folder, rendered):
+def test_other_kinds_of_images_than_the_model_knows(
+    rate, complaint, forked, small, trained, finished, folder, rendered, tmp_path
+):
     line = complaint(rate(trained[0], "--data", rendered))
     assert "its labels are not the model's, which knows pictures of 6 classes" in line
-    line = complaint(rate(finished, "--data", folder))
+    flags = [finished, "--data", folder, "--device", "cpu", "--workers", 0]
+    line = complaint(forked(small(cli.eval_main), flags, tmp_path, {}).wait())
     assert "its labels are not the model's, which knows shapes" in line
 
 
@@ -241,7 +244,7 @@ def test_one_picture_in_a_class_and_an_empty_folder(run, folder, tmp_path):
         (("--backbone", "resnet19"), "--backbone resnet19: no such model; did you mean resnet18, "),
         (("--weights", "nowhere"), "--weights nowhere: no such file; expected none, default or a file"),
         (("--preset", "paper"), "--grouping aligned: nothing tells how these classes are made; use index or"),
-        (("--head", "factored"), "--head factored: it needs classes that are made of attributes, and"),
+        (("--head", "factored"), "--head factored: it needs classes that are made of attributes; --radices"),
         (("--only", "shape=star"), "--only: for shapes, not for --data "),
         (("--images-per-class", 5), "--images-per-class: for shapes, not for --data "),
         (("--num-groups", 7), "--num-groups 7: there are only 6 classes"),

@@ -244,7 +244,7 @@ def test_what_cannot_be_exported(export, complaint, forked, kept, tmp_path):
     assert f"--out {tmp_path}/file/x.onnx: cannot be written (" in line
     assert "no such file or folder" in complaint(export("--data", tmp_path / "none"))
     result = forked(cli.export_main, [tmp_path], tmp_path, {}).wait()
-    assert "no run folder" in complaint(result)
+    assert "not a run folder" in complaint(result)
 
 
 # ---- the model card

@@ -44,6 +44,8 @@ def test_the_run_folder_tells_everything(finished):
         ".lock",
         "config.json",
         "metrics.jsonl",
+        "projector",
+        "projector_config.pbtxt",
         "best",
         "last",
         "last.previous",

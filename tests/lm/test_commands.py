@@ -145,7 +145,7 @@ def test_stories_side_by_side_are_those_told_alone(model, tokenizer):
 
 
 def test_bad_input(run, complaint, finished, small_tokenizer, tmp_path):
-    assert "no run folder" in complaint(run("sample", tmp_path))
+    assert "not a run folder" in complaint(run("sample", tmp_path))
     line = complaint(run("sample", finished, "--prompt", "word " * 50, "--device", "cpu"))
     assert "--prompt: an opening of" in line
     assert "leaves no room: the model looks at 32" in line

@@ -56,6 +56,8 @@ def test_the_run_folder_tells_everything(finished):
         "config.json",
         "tokenizer.json",
         "metrics.jsonl",
+        "projector",
+        "projector_config.pbtxt",
         "best",
         "last",
         "last.previous",
@@ -239,7 +241,7 @@ def test_bad_embeddings(run, complaint, tiny, finished, tmp_path):
     says = complaint(run("train", *flags, "--embeddings", tmp_path / "none"))
     assert says.startswith(f"train_lm: --embeddings {tmp_path}/none: no such folder; expected the run folder")
     (tmp_path / "empty").mkdir()
-    assert "no run folder" in complaint(run("train", *flags, "--embeddings", tmp_path / "empty"))
+    assert "not a run folder" in complaint(run("train", *flags, "--embeddings", tmp_path / "empty"))
     says = complaint(run("train", *flags, "--embeddings", finished, "--tokenizer", "train:310"))
     assert "trained with another tokenizer" in says
     assert "300 tokens" in says
@@ -552,7 +554,7 @@ def test_a_folder_of_something_else(run, complaint, tmp_path):
     )
     line = complaint(run("train", "--resume", tmp_path, "--preset", "quickstart"))
     assert line == f"train_lm: --preset: {tmp_path} has its own settings; drop the flag"
-    assert "no run folder" in complaint(run("train", "--resume", tmp_path / "none"))
+    assert "not a run folder" in complaint(run("train", "--resume", tmp_path / "none"))
 
 
 @pytest.mark.parametrize(

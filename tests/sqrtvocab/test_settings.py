@@ -80,7 +80,7 @@ def test_a_head_registered_by_the_user_is_a_choice(kind, monkeypatch):
     class Mine(FlatHead):
         pass
 
-    with pytest.raises(UserError, match=r"--head mine: no head has this name; choose flat, .* or \w+"):
+    with pytest.raises(UserError, match=r"--head mine: no head has this name; choose flat, .* or \S+$"):
         kind(head="mine")
     monkeypatch.setitem(HEADS, "mine", Mine)
     assert kind(head="mine").head == "mine"

@@ -411,7 +411,7 @@ def test_bad_csv(photos, open_at, content, says):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "line 2 is no JSON"),
+        ("{", "line 2 is not JSON"),
         ("[1]", "line 2 is not an object with fields"),
         ('{"path": "photos/2.png", "label": 1.5}', "the label 1.5 in row 2 is not a class"),
         ('{"path": "photos/2.png", "label": ["a"]}', "the label in row 2 is a list, not a class"),

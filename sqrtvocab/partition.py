@@ -44,12 +44,14 @@ class ClassOrder(nn.Module):
             order = order.to(torch.int64)
             if order.shape != (num_classes,):
                 raise ValueError(f"order must have shape [{num_classes}], got {list(order.shape)}")
-            if not order.is_meta and not torch.equal(
-                order.sort().values, torch.arange(num_classes, device=order.device)
-            ):
-                raise ValueError(f"order must be a permutation of the classes 0 to {num_classes - 1}")
-            self.order = order.clone()
-            self.position = torch.argsort(self.order)
+            # Scattered, not sorted, which would take seconds for millions of classes.
+            every = torch.arange(num_classes, device=order.device)
+            position = torch.full_like(order, -1)
+            if not order.is_meta:
+                is_inside = bool(((order >= 0) & (order < num_classes)).all())
+                if not is_inside or bool((position.scatter_(0, order, every) < 0).any()):
+                    raise ValueError(f"order must be a permutation of the classes 0 to {num_classes - 1}")
+            self.order, self.position = order.clone(), position
 
     def positions_of(self, classes: Tensor) -> Tensor:
         """Classes in [0, V), any shape and integer type -> positions, int64.
@@ -247,24 +249,29 @@ class Partition(ClassOrder):
         return cls(len(labels), num_groups, labels.argsort(stable=True))
 
     @classmethod
-    def from_groups(cls, labels: Tensor | Sequence[int]) -> Partition:
+    def from_groups(cls, labels: Tensor | Sequence[int], largest: int | None = None) -> Partition:
         """The groups given, of any sizes: P(group) is then the probability of a super-class.
 
         Where the sizes happen to be those of G equal groups it is an ordinary partition. Otherwise a head
         costs, for each row, what the group of its target costs: as much as with equal groups if rows are
         spread evenly over the groups, more if most of them lie in the large ones (:meth:`Head.cost` says how
-        much). Where the groups need not be the super-classes, :meth:`by_labels` makes equal ones.
+        much), which ``largest`` bounds. Where the groups need not be the super-classes, :meth:`by_labels`
+        makes equal ones.
 
         Args:
             labels: [V] the group of each class, from 0 to G − 1, each of them at least once. Members are in
                 the order of their classes.
+            largest: cut groups of more classes into as few parts of equal size as have at most so many. The
+                parts, groups of their own, take the place of the group: P(super-class) is the sum of theirs,
+                and ``labels[partition.join(group, 0)]`` says whose part each group is.
 
         Raises:
-            ValueError: labels that are not [V] integers, negative, or leave a number out.
+            ValueError: labels that are not [V] integers, negative, or leave a number out; ``largest`` < 1.
         """
-        from sqrtvocab.uneven import partition_by
+        from sqrtvocab.uneven import cut, partition_by
 
-        return partition_by(check_labels("labels", labels))
+        labels = check_labels("labels", labels)
+        return partition_by(labels if largest is None else cut(labels, positive("largest", largest)))
 
     def grow(self, num_classes: int) -> Partition:
         """The same groups over more classes: those from V on join the smallest groups, all others stay

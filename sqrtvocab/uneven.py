@@ -96,6 +96,23 @@ class UnevenPartition(Partition):
 
 def partition_by(labels: Tensor) -> Partition:
     """See :meth:`Partition.from_groups`."""
+    sizes = _sizes(labels)
+    even = Partition(len(labels), len(sizes), _order(labels))
+    return even if torch.equal(even.sizes(labels.device), sizes) else UnevenPartition(labels)
+
+
+def cut(labels: Tensor, largest: int) -> Tensor:
+    """Labels [V] of groups of which none has more than so many classes; see :meth:`Partition.from_groups`."""
+    sizes = _sizes(labels)
+    parts = -(-sizes // largest)  # [G]
+    order = labels.argsort(stable=True)
+    member = torch.empty_like(labels)  # [V] within its group
+    member[order] = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[labels[order]]
+    return (parts.cumsum(0) - parts)[labels] + member * parts[labels] // sizes[labels]
+
+
+def _sizes(labels: Tensor) -> Tensor:
+    """[G] how many classes have each label; they must be numbered from 0 on without gaps."""
     if int(labels.min()) < 0:
         raise ValueError(f"labels must number the groups from 0 on, got {int(labels.min())}")
     sizes = labels.bincount()
@@ -104,8 +121,7 @@ def partition_by(labels: Tensor) -> Partition:
             f"labels must number the groups without gaps, but no class has label {int(sizes.argmin())}; "
             "torch.unique(labels, return_inverse=True)[1] numbers them so"
         )
-    even = Partition(len(labels), len(sizes), _order(labels))
-    return even if torch.equal(even.sizes(labels.device), sizes) else UnevenPartition(labels)
+    return sizes
 
 
 def _order(group: Tensor) -> Tensor | None:

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads import place
-from sqrtvocab.heads.base import Head, HeadCost, token_nll, wide
+from sqrtvocab.heads import place, soft
+from sqrtvocab.heads.base import Head, HeadCost, token_nll, weighted_sum, wide
 from sqrtvocab.heads.sampling import draw
 from sqrtvocab.heads.segments import refuse_forward_mode, rows_nll, segment_ends, segment_nll
 from sqrtvocab.partition import ClassOrder, check_counts, host_sees, integer
@@ -110,18 +110,48 @@ class AdaptiveHead(Head):
         nll = -(self._spread(hidden) * self._first_log_prob(hidden)).sum(-1)
         return nll, torch.zeros_like(nll)
 
-    def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        position = self.ranking.positions_of(target)  # [N]
-        cluster = torch.zeros_like(position)  # [N], 0 is the frequent classes
+    def _places(self, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Position, cluster (0 is the frequent classes) and entry of the first softmax of each target."""
+        position = self.ranking.positions_of(target)
+        cluster = torch.zeros_like(position)
         for start in self.edges[:-1]:  # not bucketize: its bounds would be copied to the GPU at every call
             cluster += position >= start
-        entry = torch.where(cluster == 0, position, self.num_frequent + cluster - 1)  # [N]
+        return position, cluster, torch.where(cluster == 0, position, self.num_frequent + cluster - 1)
+
+    def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        position, cluster, entry = self._places(target)  # [N] each
         spread = self._spread(hidden) if label_smoothing else 0.0
         group_nll = token_nll(self.first(hidden), entry, label_smoothing, spread)  # [N]
-        is_cpu = place.place_of(hidden.device)[0] in ("cpu", "meta")
-        counts_rows = self.kernel == "segments" or (self.kernel == "auto" and is_cpu)
-        tails_nll = self._sorted_nll if counts_rows else self._every_row_nll
+        tails_nll = self._sorted_nll if self.kernel_for(hidden.dtype) == "segments" else self._every_row_nll
         return group_nll, tails_nll(hidden, position, cluster, label_smoothing)
+
+    def _soft_nll(
+        self, hidden: Tensor, target: Tensor, share: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        if self.kernel_for(hidden.dtype) != "segments":
+            return super()._soft_nll(hidden, target, share, label_smoothing)
+        # The first softmax serves all K targets of a row, and a cluster all those that it holds.
+        position, cluster, entry = self._places(target)  # [N, K] each
+        log_probs = self._first_log_prob(hidden)
+        group_nll = -log_probs.gather(1, entry)  # [N, K]
+        if label_smoothing:
+            uniform = -(self._spread(hidden) * log_probs).sum(-1, keepdim=True)  # [N, 1]
+            group_nll = (1 - label_smoothing) * group_nll + label_smoothing * uniform
+        member_nll = torch.zeros_like(group_nll)
+        for i, tail in enumerate(self.tails, start=1):
+            rows, weight, bias, member = self._operands(i, tail, hidden, position)
+            sizes = torch.tensor([len(bias)], device=bias.device)
+            tables = soft.Tables(rows, bias, torch.zeros_like(sizes), sizes, weight)
+            elsewhere = (cluster != i).long()
+            member_nll = member_nll + soft.nll(
+                tables, elsewhere, member, label_smoothing, 1 / self.num_classes
+            )
+        return weighted_sum(group_nll, share), weighted_sum(member_nll, share)
+
+    def kernel_for(self, dtype: torch.dtype) -> str:
+        if self.kernel != "auto":
+            return self.kernel
+        return "segments" if place.is_cpu(self.first.weight.device) else "rows"
 
     def _sorted_nll(
         self, hidden: Tensor, position: Tensor, cluster: Tensor, label_smoothing: float

@@ -6,6 +6,7 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -48,6 +49,15 @@ class Guesses(NamedTuple):
     """[...] the most probable class of the target's group."""
     log_probs: Tensor
     """[..., k] of ``classes``."""
+
+
+class PartRows(NamedTuple):
+    """Which part of a head one of several ranks holds; see :meth:`Head.part_rows`."""
+
+    rows: Tensor
+    """Of the tables that are split, [R] on the CPU."""
+    classes: Tensor
+    """[n] the classes of the part, in its own order."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +112,8 @@ class Head(nn.Module, ABC):
     """Whether ``topk`` finds its few classes without a V-wide row."""
     can_grow: ClassVar[bool] = False
     """Whether :meth:`grow` makes room for new classes."""
+    starts_from_linear: ClassVar[bool] = False
+    """Whether :meth:`init_from_linear` can use an output layer that exists."""
     surrogate: ClassVar[bool] = False
     """Whether the loss in training mode stands in for the negative log-likelihood: an estimate or a bound of
     it that never sees all V classes. What it is instead, the head's own text says."""
@@ -110,6 +122,9 @@ class Head(nn.Module, ABC):
     from_examples: ClassVar[bool] = False
     """Whether a class is what the head was shown of it. Before an evaluation :meth:`learn_classes` brings all
     of them up to date, and :meth:`fit_temperature` follows."""
+    split_tables: ClassVar[tuple[str, ...]] = ()
+    """Parameters and buffers whose rows several ranks can share, by name; none if a head must be whole. See
+    `sqrtvocab.heads.parallel`, which needs :meth:`part_rows`, :meth:`make_part` and :meth:`_log_mass`."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Options without which the head makes no sense, although it can be made."""
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -184,13 +199,13 @@ class Head(nn.Module, ABC):
         """[N, d] -> [N] one class drawn from P(class | hidden)."""
         return torch.cat([draw(self._log_prob(rows), generator) for rows in self._blocks(hidden)])
 
-    def _rank(self, hidden: Tensor, classes: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """[N, d], a class for each [N] -> its log-probability and how many are more probable, [N] each;
-        of those with ``limit`` or more both may be anything from there on."""
-        log_probs, best = self._topk(hidden, limit)  # [N, limit]
-        is_it = best == classes.unsqueeze(1)
-        rank = torch.where(is_it.any(1), is_it.int().argmax(1), limit)
-        return log_probs.gather(1, rank.clamp(max=limit - 1).unsqueeze(1)).squeeze(1), rank
+    def _propose(
+        self, hidden: Tensor, limit: int, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """[N, d] -> a class drawn from P(class | hidden), its log-probability, and whether fewer than
+        ``limit`` classes are more probable, [N] each; None where this is no sooner known than the ``limit``
+        best classes themselves."""
+        return None
 
     def _guesses(self, hidden: Tensor, target: Tensor, partition: Partition, k: int) -> Guesses:
         """:meth:`guesses` of [N, d] and valid targets [N]."""
@@ -204,6 +219,48 @@ class Head(nn.Module, ABC):
             blocks.append(Guesses(classes, group, rivals.gather(1, best).squeeze(1), best_log_probs))
         return Guesses(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
 
+    # ---- what a head says whose classes ranks can share ----
+
+    @property
+    def is_split(self) -> bool:
+        """Whether this is a part of a head, the others of which are on other ranks."""
+        return False
+
+    def why_whole(self) -> str | None:
+        """Why the head cannot be split; None if it can."""
+        return None if self.split_tables else f"{type(self).__name__} must be whole"
+
+    def part_rows(self, number: int, parts: int) -> PartRows:
+        """What the part ``number`` of so many holds: consecutive classes, as evenly as integers allow."""
+        if parts > self.num_classes:
+            raise ValueError(f"{self.num_classes} classes cannot be split over {parts} ranks")
+        start, stop = (self.num_classes * edge // parts for edge in (number, number + 1))
+        classes = torch.arange(start, stop)
+        return PartRows(classes, classes)
+
+    def make_part(self, rows: Tensor, classes: Tensor) -> Head:
+        """A head over these of the classes, which has these rows of ``split_tables``: P(class | part)."""
+        raise NotImplementedError
+
+    def belongs_to(self, whole: Any) -> None:
+        """Told to a part when it is made and when it is loaded, on all ranks; its classes are then those of
+        ``whole`` wherever a method takes classes."""
+
+    def _log_mass(self, hidden: Tensor) -> Tensor:
+        """[N, d] -> [N]: the log of the sum of the exponentials of all scores, before they are normalised."""
+        raise NotImplementedError
+
+    def _nll_and_mass(
+        self, hidden: Tensor, target: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """``_nll`` and ``_log_mass``, where one computation can serve both."""
+        return (*self._nll(hidden, target, label_smoothing), self._log_mass(hidden))
+
+    def common_rows(self) -> AbstractContextManager[None]:
+        """While this lasts, all ranks decode the same rows, and with the same seed draw the same classes;
+        else every rank has its own."""
+        return nullcontext()
+
     def cost(self, counts: Tensor | Sequence[float] | None = None) -> HeadCost:
         """What a training step costs.
 
@@ -212,9 +269,26 @@ class Head(nn.Module, ABC):
         """
         return HeadCost(self.in_features * self.num_classes, self.num_classes)
 
+    def parameter_groups(
+        self, lr: float, counts: Tensor | Sequence[float] | None = None
+    ) -> list[dict[str, Any]]:
+        """The head's parameters for SGD, grouped by the learning rates that they need.
+
+        Adam needs none of this: its steps do not grow with the gradient.
+
+        Args:
+            lr: a rate that suits a flat head.
+            counts: [V] how often each class is a target; equally often by default.
+        """
+        return [{"params": list(self.parameters()), "lr": lr}]
+
     def describe(self) -> str:
         """What is peculiar to this head, in one line, its name left out: such as its groups, its rank."""
         return f"{self.num_classes:,} classes"
+
+    def kernel_for(self, dtype: torch.dtype) -> str | None:
+        """Which kernel trains products of this dtype where the head is; None if it has no choice."""
+        return None
 
     def learn_classes(self, vectors: Tensor, classes: Tensor) -> None:
         """From now on ``classes`` [M] are what ``vectors`` [M, d], means of hidden states, show; see
@@ -574,7 +648,7 @@ class Head(nn.Module, ABC):
                 f"got shape {list(hidden.shape)}"
             )
         dtype = next(self.parameters()).dtype
-        if hidden.dtype != dtype and autocast_dtype(hidden) is None:
+        if hidden.dtype != dtype and place.autocast_dtype(hidden) is None:
             raise TypeError(
                 f"hidden is {hidden.dtype}, the head's parameters are {dtype}; "
                 "convert one of them, or run under torch.autocast"
@@ -597,6 +671,8 @@ class Head(nn.Module, ABC):
                 f"target_weight must have the shape of target, {list(target.shape)}; "
                 f"got {list(target_weight.shape)}"
             )
+        if target_weight is not None and not target.shape[-1]:
+            raise ValueError(f"target must name at least one class a row, got shape {list(target.shape)}")
         if rest not in RESTS:
             raise ValueError(f"rest must be one of {', '.join(RESTS)}; got {rest!r}")
 
@@ -634,6 +710,12 @@ def token_nll(logits: Tensor, target: Tensor, label_smoothing: float, spread: Te
     return (1 - label_smoothing) * nll + label_smoothing * uniform
 
 
+def curvature(shares: Tensor) -> float:
+    """max p·(1 − p): the largest second derivative of a cross entropy by one of its scores, for outputs as
+    frequent as ``shares`` [K]. The largest rate at which SGD is stable is inverse to it."""
+    return float((shares * (1 - shares)).max())
+
+
 def weighted_sum(values: Tensor, share: Tensor) -> Tensor:
     """Σ_k share·values, [N, K] each -> [N]; what has no share cannot spoil the sum, be it infinite."""
     return torch.where(share == 0, 0.0, share * values).sum(1)
@@ -641,7 +723,7 @@ def weighted_sum(values: Tensor, share: Tensor) -> Tensor:
 
 def block_rows(width: int, device: torch.device | None = None) -> int:
     """How many rows of this many elements make a block; on the CPU by default."""
-    is_cpu = device is None or place.place_of(device)[0] in ("cpu", "meta")
+    is_cpu = device is None or place.is_cpu(device)
     return max(1, (BLOCK_ELEMENTS if is_cpu else DEVICE_BLOCK_ELEMENTS) // width)
 
 
@@ -651,14 +733,6 @@ def in_blocks(rows: Tensor, width: int) -> tuple[Tensor, ...]:
     if torch.compiler.is_compiling():
         return (rows,)
     return rows.split(block_rows(width, rows.device))
-
-
-def autocast_dtype(tensor: Tensor) -> torch.dtype | None:
-    """What autocast makes of matrix products with this tensor; None where it is off or leaves them alone."""
-    device = tensor.device.type
-    if tensor.dtype == torch.float64 or not torch.amp.is_autocast_available(device):
-        return None
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 def check_tied(weight: nn.Parameter, num_classes: int, in_features: int) -> nn.Parameter:

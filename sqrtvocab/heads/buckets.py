@@ -15,12 +15,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sqrtvocab.heads import place, soft
 from sqrtvocab.heads.base import block_rows, token_nll, wide
 from sqrtvocab.heads.segments import refuse_forward_mode, segment_ends
 from sqrtvocab.uneven import Bucket, UnevenPartition
 
 if TYPE_CHECKING:
     from sqrtvocab.heads.two_level import TwoLevelHead
+
+
+# Groups of more classes may be scored one by one, without padding: they are few, so that the loop is short.
+# It passes over their logits less often, and sends back another gradient of all class vectors.
+WIDE = 512  # a power of two, so that a bucket is wide or not
+PASSES = 3  # over the logits that are saved, for one over the vectors
 
 
 class Pairs(NamedTuple):
@@ -146,8 +153,8 @@ class _Products(torch.autograd.Function):
             results.append(rows.new_zeros(sum(counts), width))
             places += results[-1].split(counts)
         row_parts = rows.split([count for counts in factors.counts for count in counts])
-        for part, factor, place in zip(row_parts, factors.of(weight), places, strict=True):
-            torch.mm(part, factor.T, out=place if len(factor) == place.shape[1] else place[:, : len(factor)])
+        for part, factor, out in zip(row_parts, factors.of(weight), places, strict=True):
+            torch.mm(part, factor.T, out=out if len(factor) == out.shape[1] else out[:, : len(factor)])
         ctx.save_for_backward(rows, weight)
         ctx.factors = factors
         return tuple(results)
@@ -167,8 +174,8 @@ class _Products(torch.autograd.Function):
             factors.of(grad_weight),
             strict=True,
         )
-        for place, part, grad_part, factor, grad_factor in parts:
-            grad = place if len(factor) == place.shape[1] else place[:, : len(factor)]
+        for grad_out, part, grad_part, factor, grad_factor in parts:
+            grad = grad_out if len(factor) == grad_out.shape[1] else grad_out[:, : len(factor)]
             torch.mm(grad, factor, out=grad_part)
             grad_factor.addmm_(grad.T, part)  # pieces may overlap
         return grad_rows, grad_weight, None, None
@@ -198,14 +205,26 @@ def _logits(head: TwoLevelHead, scores: list[Tensor], pairs: list[Pairs]) -> lis
 
 def nll(head: TwoLevelHead, hidden: Tensor, group: Tensor, member: Tensor, label_smoothing: float) -> Tensor:
     """−log P(member | group) of each row, [N]."""
+    spread = 1 / head.num_classes
     pairs = by_bucket(head.uneven, torch.arange(len(group), device=group.device), group)
-    scores = head._pair_scores(hidden, pairs)
+    vectors = head._class_vectors()
+    found = torch.zeros_like(group, dtype=wide(hidden[:0]).dtype)
+    narrow = [part for part in pairs if part.bucket.width <= WIDE]
+    logits = sum(len(part.row) * part.bucket.width for part in pairs if part.bucket.width > WIDE)
+    is_worth_it = place.is_cpu(hidden.device) and PASSES * logits > vectors.numel()
+    if is_worth_it and (tables := head._soft_tables(hidden, vectors)) is not None:
+        refuse_forward_mode(*(part for part in tables if part is not None))
+        elsewhere = torch.where(head.uneven.sizes()[group] <= WIDE, head.uneven.num_groups, group)
+        found = soft.nll(tables, elsewhere[:, None], member[:, None], label_smoothing, spread).squeeze(1)
+        pairs = narrow
+    if not pairs:
+        return found
+    scores = head._pair_scores(hidden, pairs, vectors)
     losses = [
-        token_nll(logits, member[part.row], label_smoothing, 1 / head.num_classes)
+        token_nll(logits, member[part.row], label_smoothing, spread)
         for part, logits in zip(pairs, _logits(head, scores, pairs), strict=True)
     ]
-    found = torch.cat(losses)  # [N]
-    return torch.zeros_like(found).index_copy(0, torch.cat([part.origin for part in pairs]), found)
+    return found.index_copy(0, torch.cat([part.origin for part in pairs]), torch.cat(losses))
 
 
 def log_prob(head: TwoLevelHead, hidden: Tensor) -> Tensor:

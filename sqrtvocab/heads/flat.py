@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import LinearCrossEntropyOptions
+from torch.utils.checkpoint import checkpoint
 
 from sqrtvocab.heads.base import (
     Head,
@@ -21,6 +23,7 @@ from sqrtvocab.heads.base import (
     weighted_sum,
     wide,
 )
+from sqrtvocab.heads.place import autocast_dtype, spare_columns
 from sqrtvocab.heads.sampling import draw
 from sqrtvocab.partition import positive
 
@@ -35,13 +38,16 @@ class FlatHead(Head):
         bias: whether there is a b; ``init_prior`` needs it.
         chunk_size: process this many tokens at a time with torch's exact ``F.linear_cross_entropy``: the same
             loss and gradients without the [N, V] logits, at about the same time. Set it so that chunk_size·V
-            fits the memory you have. Under autocast this mode computes in the parameters' own precision; with
-            half-precision parameters the loss is rounded to that precision. A reduced loss allows one
-            backward pass (no ``retain_graph``), since torch computes the gradients in the forward pass.
+            fits the memory you have. In half precision, under autocast too, the number that a reduced loss is
+            has no more digits than the format, while its gradients are summed in float32. A reduced loss
+            allows one backward pass (no ``retain_graph``), since torch computes the gradients in the forward
+            pass.
         weight: a [V, d] parameter to use instead of an own one, such as an embedding's.
     """
 
     can_grow = True
+    split_tables: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    starts_from_linear = True
 
     def __init__(
         self,
@@ -72,9 +78,21 @@ class FlatHead(Head):
     def _logits(self, hidden: Tensor) -> Tensor:
         return wide(F.linear(hidden, self.weight, self.bias))  # [N, V]
 
+    def _aligned_layer(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Weight [≥ V, d] and bias [≥ V] for the loss, in the format of the product. What is added where it
+        must be aligned are classes without any probability; so few rows as decoding has are not worth a copy
+        of the weight."""
+        dtype = autocast_dtype(hidden) or self.weight.dtype
+        weight, bias = self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
+        if spare := spare_columns(self.num_classes, hidden):
+            bias = weight.new_zeros(self.num_classes) if bias is None else bias
+            weight, bias = F.pad(weight, (0, 0, 0, spare)), F.pad(bias, (0, spare), value=-math.inf)
+        return weight, bias
+
     def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
         if self.chunk_size is None:
-            nll = token_nll(self._logits(hidden), target, label_smoothing, 1 / self.num_classes)
+            logits = F.linear(hidden, *self._aligned_layer(hidden))  # [N, ≥ V]
+            nll = token_nll(logits, target, label_smoothing, 1 / self.num_classes)
         else:
             nll = self._chunked_nll(hidden, target, "none")
             if label_smoothing:
@@ -109,8 +127,10 @@ class FlatHead(Head):
     def _nll_sum(
         self, hidden: Tensor, target: Tensor, kept: Tensor, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        # float16 ends at 65,504, which the sum over some thousand tokens passes.
-        if self.chunk_size is None or self.weight.dtype == torch.float16:
+        # float16 ends at 65,504, which the sum over some thousand tokens passes. And where no gradients are
+        # computed along with it a rounded sum has no merit.
+        dtype = autocast_dtype(hidden) or self.weight.dtype
+        if self.chunk_size is None or dtype == torch.float16 or not torch.is_grad_enabled():
             return super()._nll_sum(hidden, target, kept, label_smoothing)
         # Reduced, torch's op computes the gradients along with the loss and multiplies a third less.
         nll = self._chunked_nll(hidden, torch.where(kept, target, IGNORED), "sum")
@@ -125,11 +145,12 @@ class FlatHead(Head):
         options = LinearCrossEntropyOptions(
             batch_chunk_size=self.chunk_size, allow_retain_graph=torch.compiler.is_compiling()
         )
+        weight, bias = self._aligned_layer(hidden)
         nll = F.linear_cross_entropy(
-            hidden.to(self.weight.dtype),
-            self.weight,
+            hidden.to(weight.dtype),
+            weight,
             target,
-            linear_bias=self.bias,
+            linear_bias=bias,
             ignore_index=IGNORED,
             reduction=reduction,
             options=options,
@@ -159,6 +180,42 @@ class FlatHead(Head):
 
     def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
         return torch.cat([draw(self._logits(rows), generator) for rows in self._blocks(hidden)])
+
+    def why_whole(self) -> str | None:
+        return "its weight is shared with an embedding" if self.tied else super().why_whole()
+
+    @torch.no_grad()
+    def make_part(self, rows: Tensor, classes: Tensor) -> FlatHead:
+        like: Any = {"device": self.weight.device, "dtype": self.weight.dtype}
+        has_bias = self.bias is not None
+        part = FlatHead(
+            self.in_features, len(classes), has_bias, self.chunk_size, None, self.validate, **like
+        )
+        part.weight.copy_(self.weight[rows])
+        if self.bias is not None and part.bias is not None:
+            part.bias.copy_(self.bias[rows])
+        return part
+
+    def _log_mass(self, hidden: Tensor) -> Tensor:
+        return torch.cat([self._logits(rows).logsumexp(-1) for rows in self._blocks(hidden)])
+
+    def _nll_and_mass(
+        self, hidden: Tensor, target: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        def score(rows: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+            logits = self._logits(rows)  # [n, V]
+            mass, own = logits.logsumexp(-1), logits.gather(1, classes.unsqueeze(1)).squeeze(1)
+            if label_smoothing:
+                own = (1 - label_smoothing) * own + label_smoothing * logits.mean(-1)
+            return mass - own, mass
+
+        if self.chunk_size is None or not len(hidden):
+            nll, mass = score(hidden, target)
+        else:  # torch's own op does not tell the mass; here the logits are made again in the backward pass
+            chunks = zip(hidden.split(self.chunk_size), target.split(self.chunk_size), strict=True)
+            found = [checkpoint(score, *chunk, use_reentrant=False) for chunk in chunks]
+            nll, mass = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return torch.zeros_like(nll), nll, mass
 
     def _set_prior(self, log_prior: Tensor) -> None:
         if self.bias is None:

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads import buckets
-from sqrtvocab.heads.base import autocast_dtype, in_blocks, reset_linear, token_nll
+from sqrtvocab.heads import buckets, soft
+from sqrtvocab.heads.base import in_blocks, reset_linear, token_nll
+from sqrtvocab.heads.place import autocast_dtype, spare_columns
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.partition import Partition
 
@@ -72,33 +73,36 @@ class GroupedHead(TwoLevelHead):
             return super()._blocks(rows)
         return in_blocks(rows, max(self.num_classes, self.film_scale.numel()))
 
-    def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
-        def of_groups(table: Tensor) -> Tensor:  # [G, ·] -> [N, K, ·], or as it is for all groups
-            return table if groups is None else F.embedding(groups, table)
+    def _member_scores(self, hidden: Tensor, groups: Tensor | slice) -> Tensor:
+        def of_groups(table: Tensor) -> Tensor:  # [G, ·] -> [N, K, ·], or [K, ·] for a slice
+            return table[groups] if isinstance(groups, slice) else F.embedding(groups, table)
 
         hidden = hidden.unsqueeze(1)  # [N, 1, d]
         if self.film_scale is not None and self.film_shift is not None:
             hidden = hidden * of_groups(self.film_scale) + of_groups(self.film_shift)  # [N, K, d]
-        scores = F.linear(hidden, self.shared)  # [N, 1 or K, S]
-        return scores if self.scale is None else scores * of_groups(self.scale)  # [N, K, S]
+        spare = spare_columns(len(self.shared), hidden)
+        scores = F.linear(hidden, F.pad(self.shared, (0, 0, 0, spare)))  # [N, 1 or K, ≥ S]
+        return scores if self.scale is None else scores * of_groups(F.pad(self.scale, (0, spare)))
 
-    def _pair_scores(self, hidden: Tensor, pairs: list[buckets.Pairs]) -> list[Tensor]:
+    def _class_vectors(self) -> Tensor:
+        return self.shared
+
+    def _pair_scores(self, hidden: Tensor, pairs: list[buckets.Pairs], vectors: Tensor) -> list[Tensor]:
         rows = hidden.index_select(0, torch.cat([part.row for part in pairs]))  # [n, d]
         if self.film_scale is not None and self.film_shift is not None:
             group = self.uneven.by_size[torch.cat([part.rank for part in pairs])]  # [n]
             rows = rows * F.embedding(group, self.film_scale) + F.embedding(group, self.film_shift)
-        shared: Tensor = self.shared
         if (dtype := autocast_dtype(hidden)) is not None:
-            rows, shared = rows.to(dtype), shared.to(dtype)
+            rows, vectors = rows.to(dtype), vectors.to(dtype)
         # A group's members are the first places of the shared layer.
         counts, widths = [[len(part.row)] for part in pairs], [part.bucket.width for part in pairs]
-        factors = buckets.Factors(counts, widths, [0] * len(pairs), [len(shared)])
-        scores = buckets.products(rows, shared, pairs, factors)
+        factors = buckets.Factors(counts, widths, [0] * len(pairs), [len(vectors)])
+        scores = buckets.products(rows, vectors, pairs, factors)
         return self._scaled(scores, pairs)
 
     def _opened_scores(self, hidden: Tensor, pairs: buckets.Pairs) -> Tensor:
         if self.film_scale is not None or len(pairs.row) <= len(hidden):
-            return self._pair_scores(hidden, [pairs])[0]
+            return super()._opened_scores(hidden, pairs)
         scores = F.linear(hidden, self.shared[: pairs.bucket.width])  # [N, width] for all groups of a row
         return self._scaled([scores.index_select(0, pairs.row)], [pairs])[0]
 
@@ -120,12 +124,24 @@ class GroupedHead(TwoLevelHead):
             found.append(scores if scales is None else scores * scales[i])
         return found
 
-    def _member_nll_of_each(
+    def _soft_tables(self, hidden: Tensor, vectors: Tensor | None = None) -> soft.Tables:
+        first, sizes = self._table_places()
+        shift, scale = self.shift.flatten(), None if self.scale is None else self.scale.flatten()
+        if self.film_scale is None and not self.is_uneven:
+            # The shared layer scores a row once for all of its groups.
+            return soft.Tables(F.linear(hidden, self.shared), shift, first, sizes, scale=scale)
+        dtype = autocast_dtype(hidden)
+        weight = self.shared if dtype is None else self.shared.to(dtype)
+        start = torch.zeros_like(first)  # a group's members are the first places of the shared layer
+        return soft.Tables(
+            hidden, shift, first, sizes, weight, start, scale, self.film_scale, self.film_shift
+        )
+
+    def _member_nll_without_waiting(
         self, hidden: Tensor, group: Tensor, member: Tensor, label_smoothing: float
     ) -> Tensor:
         if self.is_uneven:
-            return super()._member_nll_of_each(hidden, group, member, label_smoothing)
-        # The shared layer scores a row once for all K of its groups.
+            return super()._member_nll_without_waiting(hidden, group, member, label_smoothing)
         logits = self.member_logits(hidden, group).flatten(0, 1)  # [N·K, S]
         return token_nll(logits, member.flatten(), label_smoothing, 1 / self.num_classes).view_as(group)
 

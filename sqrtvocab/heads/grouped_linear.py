@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sqrtvocab.heads import buckets
-from sqrtvocab.heads.base import block_rows, check_growth, check_tied, in_blocks, reset_linear
+from sqrtvocab.heads.base import PartRows, block_rows, check_growth, check_tied, in_blocks, reset_linear
 from sqrtvocab.heads.per_group import PerGroupHead
 from sqrtvocab.partition import Partition, host_sees
 
@@ -34,6 +34,8 @@ class GroupedLinearHead(PerGroupHead):
     """
 
     can_grow = True
+    split_tables: ClassVar[tuple[str, ...]] = ("group.weight", "group.bias", "shift", "weight")
+    starts_from_linear = True
 
     def __init__(
         self,
@@ -70,10 +72,12 @@ class GroupedLinearHead(PerGroupHead):
     def member_weight(self) -> Tensor:
         return F.embedding(self._slots(), self.weight) if self.tied else self.weight
 
-    def _class_vectors(self) -> tuple[Tensor, list[int]]:
+    def _class_vectors(self) -> Tensor:
         order = self.partition.order if self.tied else None
-        weight = self.weight if order is None else self.weight.index_select(0, order)  # [V, d]
-        return weight, self.uneven.group_sizes
+        return self.weight if order is None else self.weight.index_select(0, order)  # [V, d]
+
+    def _vector_counts(self) -> list[int]:
+        return self.uneven.group_sizes
 
     def _opened_scores(self, hidden: Tensor, pairs: buckets.Pairs) -> Tensor:
         if not self.tied or self.partition.order is None:
@@ -91,17 +95,19 @@ class GroupedLinearHead(PerGroupHead):
         tables = buckets.bucket_tables(self.uneven, scores.T)  # [groups, width, N]
         return [table.movedim(-1, 0) for table in tables]
 
-    def _slots(self) -> Tensor:
-        groups = torch.arange(self.partition.num_groups, device=self.weight.device)
-        return self.partition.slots(groups, self.width)  # [G, width]
+    def _slots(self, groups: slice = slice(None)) -> Tensor:
+        every = torch.arange(self.partition.num_groups, device=self.weight.device)
+        return self.partition.slots(every[groups], self.width)  # [K, width]
 
-    def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
-        if groups is None:
+    def _member_scores(self, hidden: Tensor, groups: Tensor | slice) -> Tensor:
+        if isinstance(groups, slice):
             if not self.tied:
-                scores = F.linear(hidden, self.weight.flatten(0, 1))  # [N, G·width]
-            else:  # the scores are brought into the order of the groups, which is less than the weight
+                scores = F.linear(hidden, self.weight[groups].flatten(0, 1))  # [N, K·width]
+            elif groups == slice(None):  # to bring the scores into the order of the groups is less to copy
                 scores = F.linear(hidden, self.weight).index_select(1, self._slots().flatten())
-            return scores.unflatten(-1, (self.partition.num_groups, self.width))
+            else:
+                scores = F.linear(hidden, F.embedding(self._slots(groups).flatten(), self.weight))
+            return scores.unflatten(-1, (-1, self.width))
         if not host_sees(groups):
             widest = groups.shape[1] * self.width * self.in_features
             blocks = zip(in_blocks(hidden, widest), in_blocks(groups, widest), strict=True)
@@ -129,6 +135,45 @@ class GroupedLinearHead(PerGroupHead):
         start = self.num_classes * group // self.partition.num_groups
         rows = slice(start, start + self.partition.group_size)  # within V, for the last group has S members
         return self.weight[rows if self.partition.order is None else self.partition.order[rows]]
+
+    def why_whole(self) -> str | None:
+        if self.is_uneven:
+            return "its groups are of uneven sizes"
+        return "its weight is shared with an embedding" if self.tied else super().why_whole()
+
+    def part_rows(self, number: int, parts: int) -> PartRows:
+        """Whole groups, in the order in which a partition of their own has groups of these sizes."""
+        groups = self.partition.num_groups
+        if parts > groups:
+            raise ValueError(f"{groups} groups cannot be split over {parts} ranks")
+        mine = torch.arange(groups * number // parts, groups * (number + 1) // parts)
+        sizes = self.partition.sizes()[mine]
+        wanted = Partition(int(sizes.sum()), len(mine)).sizes()
+        rows = torch.empty_like(mine)
+        rows[wanted.argsort(stable=True)] = mine[sizes.argsort(stable=True)]
+        starts = self.partition.starts(rows)
+        positions = torch.cat([torch.arange(a, a + n) for a, n in zip(starts, wanted, strict=True)])
+        order = self.partition.order
+        return PartRows(rows, positions if order is None else order.cpu()[positions])
+
+    @torch.no_grad()
+    def make_part(self, rows: Tensor, classes: Tensor) -> GroupedLinearHead:
+        partition = Partition(len(classes), len(rows))
+        partition.group_size = self.partition.group_size  # tables as wide, were the groups here all smaller
+        part = GroupedLinearHead(
+            self.in_features,
+            len(classes),
+            partition=partition,
+            kernel=self.kernel,
+            validate=self.validate,
+            device=self.shift.device,
+            dtype=self.shift.dtype,
+        )
+        part.shift.copy_(self.shift[rows])
+        part.weight.copy_(self.weight[rows])
+        part.group.weight.copy_(self.group.weight[rows])
+        part.group.bias.copy_(self.group.bias[rows])
+        return part
 
     @torch.no_grad()
     def init_from_linear(self, weight: Tensor, bias: Tensor | None, hidden: Tensor | None = None) -> bool:
@@ -172,11 +217,11 @@ class GroupedLinearHead(PerGroupHead):
         if self.is_uneven:
             positions = torch.arange(self.num_classes, device=centre.device)
             group = self.partition.split(self.partition.classes_at(positions))[0]  # [V]
-            rows = self._class_vectors()[0].float()  # [V, d]
+            rows = self._class_vectors().float()  # [V, d]
             share = (rows @ centre[0].float() + self.shift.float() - scores[group]).exp()  # [V]
             weight = rows.new_zeros(len(scores), self.in_features).index_add(0, group, share[:, None] * rows)
         else:
-            share = self.member_logits(centre, None)[0].float().softmax(-1)  # [G, width]
+            share = self.member_logits(centre, slice(None))[0].float().softmax(-1)  # [G, width]
             weight = torch.einsum("gs,gsd->gd", share, self.member_weight().float())  # [G, d]
         bias = scores - weight @ centre[0].float()  # [G]
         if hidden is None:
@@ -188,7 +233,7 @@ class GroupedLinearHead(PerGroupHead):
     def _group_scores(self, hidden: Tensor) -> Tensor:
         """[N, d] -> [N, G] log Σ exp(member scores) of each group."""
         if not self.is_uneven:
-            return self.member_logits(hidden, None).float().logsumexp(-1)
+            return self.member_logits(hidden, slice(None)).float().logsumexp(-1)
         scores = [logits.float().logsumexp(-1) for logits in buckets.all_logits(self, hidden)]
         return torch.cat(scores, 1).index_select(1, self.uneven.rank)
 

@@ -77,10 +77,10 @@ class GroupedLowRankHead(PerGroupHead):
         shared = F.pad(self.shared, (0, 0, 0, 0, 0, spare))  # [width, R, d]
         return torch.bmm(scale, shared).transpose(0, 1).contiguous()  # [G, width, d]
 
-    def _class_vectors(self) -> tuple[Tensor, list[int]]:
+    def _class_vectors(self) -> Tensor:
         # A group larger than the shared layers goes through them again, so it is cut into runs of S places.
         size, partition = len(self.shared), self.uneven
-        runs = [-(-members // size) for members in partition.group_sizes]
+        runs = [count // size for count in self._vector_counts()]
         of_group = torch.tensor(runs, device=self.scale.device)  # [G]
         first = (partition.edges[:-1] - size * (of_group.cumsum(0) - of_group)).repeat_interleave(
             of_group, output_size=sum(runs)
@@ -88,7 +88,11 @@ class GroupedLowRankHead(PerGroupHead):
         slots = (first.unsqueeze(1) + torch.arange(sum(runs) * size, device=first.device).view(-1, size)).T
         scale = self.scale.index_select(0, slots.clamp(max=self.num_classes - 1).flatten())
         vectors = torch.bmm(scale.unflatten(0, slots.shape), self.shared)  # [S, runs, d]
-        return vectors.transpose(0, 1).flatten(0, 1), [size * count for count in runs]
+        return vectors.transpose(0, 1).flatten(0, 1)
+
+    def _vector_counts(self) -> list[int]:
+        size = len(self.shared)
+        return [-(-members // size) * size for members in self.uneven.group_sizes]
 
     def _directions(self, hidden: Tensor, width: int) -> Tensor:
         """[N, d] -> [N, width, R] the hidden state in the space of each place."""
@@ -113,11 +117,14 @@ class GroupedLowRankHead(PerGroupHead):
     def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
         return in_blocks(rows, max(self.num_classes, self.shared.shape[0] * self.rank))
 
-    def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
+    def _dense_blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
+        return self._blocks(rows)  # fewer, for what a row is in the space of each place takes R times as much
+
+    def _member_scores(self, hidden: Tensor, groups: Tensor | slice) -> Tensor:
         shared = F.linear(hidden, self.shared.flatten(0, 1)).unflatten(-1, self.shared.shape[:2])  # [N, S, R]
-        if groups is None:
-            scores = torch.bmm(shared.transpose(0, 1), self.scale.permute(1, 2, 0))  # [S, N, G]
-            return scores.permute(1, 2, 0)  # [N, G, S]
+        if isinstance(groups, slice):
+            scores = torch.bmm(shared.transpose(0, 1), self.scale[groups].permute(1, 2, 0))  # [S, N, K]
+            return scores.permute(1, 2, 0)  # [N, K, S]
         scale = F.embedding(groups, self.scale.flatten(1)).unflatten(-1, self.scale.shape[1:])  # [N, K, S, R]
         return torch.einsum("nksr,nsr->nks", scale, shared.to(scale.dtype))
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sqrtvocab.heads.base import Head, HeadCost, token_nll, wide
+from sqrtvocab.heads.base import Head, HeadCost, weighted_sum, wide
 from sqrtvocab.partition import integer, positive
 
 HASHES, MOST_HASHES = 16, 4096  # by default; at most
@@ -95,27 +95,39 @@ class MachHead(Head):
         return joint
 
     def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        if self.training:
-            nll = self._nll_of_hashes(hidden, target, label_smoothing)
-        else:
-            blocks = zip(self._blocks(hidden), self._blocks(target), strict=True)
-            nll = torch.cat(
-                [
-                    token_nll(self._joint(rows), truth, label_smoothing, 1 / self.num_classes)
-                    for rows, truth in blocks
-                ]
-            )
+        nll = self._nll_of_each(hidden, target.unsqueeze(1), label_smoothing).squeeze(1)
         return torch.zeros_like(nll), nll
+
+    def _soft_nll(
+        self, hidden: Tensor, target: Tensor, share: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        nll = weighted_sum(self._nll_of_each(hidden, target, label_smoothing), share)
+        return torch.zeros_like(nll), nll
+
+    def _nll_of_each(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> Tensor:
+        """hidden [N, d], targets [N, K] -> the loss of each, [N, K]."""
+        if self.training:
+            return self._nll_of_hashes(hidden, target, label_smoothing)
+        found = []
+        for rows, truth in zip(self._blocks(hidden), self._blocks(target), strict=True):
+            log_probs = self._log_prob(rows)  # [R, V]
+            nll = -log_probs.gather(1, truth)  # [R, K]
+            if label_smoothing:
+                uniform = -log_probs.mean(-1, keepdim=True)  # [R, 1]
+                nll = (1 - label_smoothing) * nll + label_smoothing * uniform
+            found.append(nll)
+        return torch.cat(found)
 
     def _nll_of_hashes(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> Tensor:
         log_probs = self._hash_log_probs(hidden)  # [N, R, B]
-        bucket = self.bucket.index_select(1, target).T.long()  # [N, R]
-        nll = -log_probs.gather(2, bucket.unsqueeze(2)).sum((1, 2))  # [N]
+        bucket = self.bucket.index_select(1, target.flatten()).long()  # [R, N·K]
+        bucket = bucket.unflatten(1, target.shape).transpose(0, 1)  # [N, R, K]
+        nll = -log_probs.gather(2, bucket).sum(1)  # [N, K]
         if label_smoothing:
             # The mean over all classes: each bucket weighs as many as it holds.
             edges = torch.arange(self.buckets + 1, device=hidden.device) * self.num_classes
             edges = (edges + self.buckets - 1) // self.buckets  # the first place of each bucket
-            uniform = -(log_probs * (edges.diff() / self.num_classes)).sum((1, 2))
+            uniform = -(log_probs * (edges.diff() / self.num_classes)).sum((1, 2)).unsqueeze(1)
             nll = (1 - label_smoothing) * nll + label_smoothing * uniform
         return nll
 

@@ -10,15 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sqrtvocab.heads import buckets, place
-from sqrtvocab.heads.base import autocast_dtype, token_nll
+from sqrtvocab.heads import buckets, place, soft
+from sqrtvocab.heads.base import token_nll
+from sqrtvocab.heads.place import ALIGNMENT, autocast_dtype
 from sqrtvocab.heads.segments import refuse_forward_mode, segment_ends, segment_mm
 from sqrtvocab.heads.tiles import cut_into_tiles, tile_size
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.partition import Partition
 
-# F.grouped_mm wants rows of whole 16-byte units: 8 elements serve every dtype it takes.
-ALIGNMENT = 8
 KERNELS = ("auto", "grouped_mm", "loop", "tiles")
 GROUPED_MM_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -71,8 +70,8 @@ class PerGroupHead(TwoLevelHead):
         """[G, width, d]: the weight row of every (group, member); padding slots hold any row."""
 
     @abstractmethod
-    def _class_vectors(self) -> tuple[Tensor, list[int]]:
-        """Groups of uneven sizes: weight rows [·, d], and how many of them each group has, with padding."""
+    def _vector_counts(self) -> list[int]:
+        """Groups of uneven sizes: how many rows of ``_class_vectors`` each group has, with padding."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         module = super()._apply(fn, recurse)  # what .to(), .cuda(), .half() … call
@@ -87,7 +86,7 @@ class PerGroupHead(TwoLevelHead):
         weight = self.member_weight()  # [G, width, d]
         if (dtype := autocast_dtype(hidden)) is not None:  # no kernel is on autocast's list
             hidden, weight = hidden.to(dtype), weight.to(dtype)
-        kernel = self.kernels.get(hidden.dtype, self.other_kernel)
+        kernel = self.kernel_for(hidden.dtype)
         if kernel == "tiles":
             nll = self._tiled_nll(hidden, weight, sorted_group, token, member, label_smoothing)  # [N]
         else:
@@ -97,15 +96,32 @@ class PerGroupHead(TwoLevelHead):
             nll = token_nll(logits, member[token], label_smoothing, 1 / self.num_classes)  # [N]
         return torch.zeros_like(nll).index_copy(0, token, nll)
 
-    def _pair_scores(self, hidden: Tensor, pairs: list[buckets.Pairs]) -> list[Tensor]:
-        weight, sizes = self._class_vectors()
+    def _soft_tables(self, hidden: Tensor, vectors: Tensor | None = None) -> soft.Tables | None:
+        if self.kernel == "tiles":
+            return None
+        first, sizes = self._table_places()
+        if self.is_uneven:
+            weight = self._class_vectors() if vectors is None else vectors
+            ends = torch.tensor(self._vector_counts(), device=sizes.device).cumsum(0)  # [G]
+            weight_first = F.pad(ends[:-1], (1, 0))
+        else:
+            weight = self.member_weight().flatten(0, 1)  # [G·width, d]
+            weight_first = self.width * torch.arange(len(sizes), device=sizes.device)
         if (dtype := autocast_dtype(hidden)) is not None:
             hidden, weight = hidden.to(dtype), weight.to(dtype)
+        return soft.Tables(hidden, self.shift.flatten(), first, sizes, weight, weight_first)
+
+    def kernel_for(self, dtype: torch.dtype) -> str:
+        return self.kernels.get(dtype, self.other_kernel)
+
+    def _pair_scores(self, hidden: Tensor, pairs: list[buckets.Pairs], vectors: Tensor) -> list[Tensor]:
+        if (dtype := autocast_dtype(hidden)) is not None:
+            hidden, vectors = hidden.to(dtype), vectors.to(dtype)
         rows = hidden.index_select(0, torch.cat([part.row for part in pairs]))  # [n, d]
         groups = [self.uneven.ranked[rank] for part in pairs for rank, _ in part.segments]
         lengths = [self.uneven.group_sizes[group] for group in groups]
-        factors = buckets.Factors([part.counts for part in pairs], lengths, groups, sizes)
-        return buckets.products(rows, weight, pairs, factors)
+        factors = buckets.Factors([part.counts for part in pairs], lengths, groups, self._vector_counts())
+        return buckets.products(rows, vectors, pairs, factors)
 
     def _grouped_product(self, rows: Tensor, weight: Tensor, groups: Tensor, kernel: str) -> Tensor:
         """Rows [N, d] in the order of their groups [N] -> [N, width]."""
@@ -147,10 +163,9 @@ def _choose_kernel(head: PerGroupHead, _: object = None) -> None:
     if head.kernel == "grouped_mm":
         head.kernels, head.other_kernel = dict.fromkeys(GROUPED_MM_DTYPES, "grouped_mm"), "loop"
     elif head.kernel == "auto":
-        device_type, major = place.place_of(head.shift.device)
-        if device_type in ("cpu", "meta"):
+        if place.is_cpu(head.shift.device):
             head.kernels, head.other_kernel = dict.fromkeys(GROUPED_MM_DTYPES, "grouped_mm"), "loop"
         else:
             head.other_kernel = "tiles"
-            if major in (9, 10) and head.partition.num_groups < 1024:
+            if place.major_capability(head.shift.device) in (9, 10) and head.partition.num_groups < 1024:
                 head.kernels = {torch.bfloat16: "grouped_mm"}

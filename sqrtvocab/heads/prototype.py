@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from sqrtvocab.heads.base import Head, HeadCost, block_rows, check_growth, token_nll, wide
+from sqrtvocab.heads.base import Head, HeadCost, block_rows, check_growth, in_blocks, token_nll, wide
+from sqrtvocab.heads.collectives import gather_rows, is_alone, row_counts
 from sqrtvocab.heads.probing import Probes
 from sqrtvocab.partition import integer
+
+if TYPE_CHECKING:
+    from sqrtvocab.heads.parallel import SplitHead
 
 START, SHARPEST = 20.0, 200.0  # what cosines are multiplied by, at first and at most
 HASTE = 10.0  # how much faster the sharpness is learnt than a weight: under Adam, ten times the learning rate
 HARD, NEAREST = 4096, 8  # classes whose neighbours are kept for hard batches, and how many of each
 BLOCK = 2**14  # classes whose stored vectors are made float32 at a time
+SLICE = 2**11  # classes that decoding looks at together
+FAINT = -80.0  # logarithm of the least term of a sum that is at least 1
 FEWEST = 2  # rows of a class in a batch
 
 
@@ -58,7 +63,7 @@ class PrototypeHead(Head):
         in_features, num_classes, validate, device, dtype: see :class:`~sqrtvocab.heads.base.Head`.
         samples: stored classes that join each training batch.
         momentum: how much of a class's old vector stays when its rows pass; 0 keeps the newest only.
-        storage: number format of the vectors, such as ``torch.float16``; ``dtype`` by default.
+        storage: number format of the vectors, such as ``torch.float16`` or "float16"; ``dtype`` by default.
     """
 
     surrogate = True
@@ -66,6 +71,7 @@ class PrototypeHead(Head):
     from_examples = True
     can_grow = True
     tied = False
+    split_tables: ClassVar[tuple[str, ...]] = ("vectors", "known", "bias")
 
     vectors: Tensor
     known: Tensor
@@ -79,7 +85,7 @@ class PrototypeHead(Head):
         num_classes: int,
         samples: int = 0,
         momentum: float = 0.0,
-        storage: torch.dtype | None = None,
+        storage: torch.dtype | str | None = None,
         validate: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
@@ -94,7 +100,7 @@ class PrototypeHead(Head):
         self.samples, self.momentum = samples, momentum
         self.log_scale = nn.Parameter(torch.empty((), device=device, dtype=dtype))
         like = self.log_scale.detach()
-        stored = like if storage is None else like.to(storage)
+        stored = like if storage is None else like.to(_number_format(storage))
         hard = (min(HARD, num_classes), 1 + min(NEAREST, num_classes - 1))
         self.register_buffer("vectors", stored.new_empty(num_classes, in_features))  # [V, d] of length 1
         self.register_buffer("known", like.new_empty(num_classes, dtype=torch.bool))  # [V]
@@ -102,6 +108,8 @@ class PrototypeHead(Head):
         self.register_buffer("fitted_scale", like.new_empty(()))  # 0: not fitted
         self.register_buffer("hard", like.new_empty(hard, dtype=torch.int64))  # a row of −1: none
         self._probes: Probes | None = None
+        self._whole: tuple[SplitHead] | None = None  # what this is a part of; no module of this one
+        self._any_known: Tensor | None = None  # of a part: whether any class of the whole is
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -117,6 +125,10 @@ class PrototypeHead(Head):
     @torch.no_grad()
     def learn_classes(self, vectors: Tensor, classes: Tensor) -> None:
         self._check_vectors(vectors, classes)
+        if self._whole is not None:
+            self._any_known = torch.tensor(len(classes) > 0 or bool(self._any_known), device=classes.device)
+            place, is_here = self._stored(classes)
+            vectors, classes = vectors[is_here], place[is_here]
         self.vectors.index_copy_(0, classes, _directions(vectors).to(self.vectors.dtype))
         self.known.index_fill_(0, classes, True)
         self._probes = None
@@ -124,6 +136,7 @@ class PrototypeHead(Head):
     @torch.no_grad()
     def forget_classes(self) -> None:
         self.known.zero_()
+        self._any_known = None if self._whole is None else self.known.any()
         self._probes = None
 
     @torch.no_grad()
@@ -201,19 +214,26 @@ class PrototypeHead(Head):
     def fit_temperature(self, hidden: Tensor, target: Tensor) -> None:
         """Newton's method: the mean loss is convex in s. Rows of unknown classes are left out."""
         self._check_hidden(hidden)
-        usable = self.known[target]
-        points, target = _directions(hidden[usable]), target[usable]
-        if not len(target):
+        place, is_here = self._stored(target)
+        is_known = is_here & self.known[place]
+        usable = self._of_parts(is_known).any(0)
+        points, place, is_known = _directions(hidden[usable]), place[usable], is_known[usable]
+        if not len(points):
             return
         low, high, scale = 1.0, SHARPEST * 10, self._scale().item()
         for _ in range(30):
             slope, curvature = 0.0, 0.0
-            for rows, truth in zip(self._blocks(points), self._blocks(target), strict=True):
+            for rows, truth, here in zip(*map(self._blocks, (points, place, is_known)), strict=True):
                 cosines = self._cosines(rows).masked_fill(~self.known, -1.0)  # [R, V]
-                chance = (scale * cosines + self._penalties()).softmax(-1)
-                mean = (chance * cosines).sum(-1)  # [R]
-                slope += float((mean - cosines.gather(1, truth.unsqueeze(1)).squeeze(1)).sum())
-                curvature += float(((chance * cosines.square()).sum(-1) - mean.square()).sum())
+                logits = scale * cosines + self._penalties()
+                chance = logits.softmax(-1).nan_to_num(0.0)  # a part of a head may know no class
+                own = torch.where(here, cosines.gather(1, truth.unsqueeze(1)).squeeze(1), 0.0)
+                moments = [(chance * power).sum(-1) for power in (cosines, cosines.square())]
+                parts = self._of_parts(torch.stack([logits.logsumexp(-1), own, *moments]))  # [parts, 4, R]
+                share, truths = parts[:, 0].softmax(0), parts[:, 1].sum(0)  # [parts, R], [R]
+                mean, square = ((share * moment).sum(0) for moment in parts[:, 2:].unbind(1))  # [R] each
+                slope += float((mean - truths).sum())
+                curvature += float((square - mean.square()).sum())
             low, high = (scale, high) if slope < 0 else (low, scale)
             newton = scale - slope / max(curvature, 1e-12)
             before, scale = scale, newton if low < newton < high else math.sqrt(low * high)
@@ -231,7 +251,8 @@ class PrototypeHead(Head):
 
     def _penalties(self) -> Tensor:
         """[V] what is added to the logits: −inf for a class that is not known while others are."""
-        return wide(self.bias).masked_fill(~self.known & self.known.any(), -math.inf)
+        any_known = self.known.any() if self._any_known is None else self._any_known
+        return wide(self.bias).masked_fill(~self.known & any_known, -math.inf)
 
     def _cosines(self, directions: Tensor) -> Tensor:
         """[N, d] -> [N, V]."""
@@ -248,13 +269,34 @@ class PrototypeHead(Head):
         return F.log_softmax(self._logits(hidden), dim=-1)
 
     def _topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        log_probs, classes = [], []
-        for rows in self._blocks(hidden):
-            logits = self._logits(rows)  # [R, V]
-            best, index = logits.topk(k, dim=-1)
-            log_probs.append(best - logits.logsumexp(-1, keepdim=True))
-            classes.append(index)
-        return torch.cat(log_probs), torch.cat(classes)
+        width = self.num_classes if torch.compiler.is_compiling() else min(SLICE, self.num_classes)
+        with torch.autocast(hidden.device.type, enabled=False):
+            parts = [self._best(rows, k, width) for rows in in_blocks(hidden, width)]
+        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+    def _best(self, hidden: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
+        """``_topk`` from ``width`` classes at a time: each vector is read once, and a slice of the logits is
+        used up while it is in the cache."""
+        rows, penalties = self._scale() * _directions(hidden), self._penalties()  # [N, d], [V]
+        count = rows.shape[0]  # len() would fix the number of rows in a graph
+        best, classes = rows.new_empty(count, 0), self.hard.new_empty(count, 0)  # [N, <= k]
+        top = rows.new_full((count, 1), torch.finfo(rows.dtype).min)  # [N, 1] the best so far
+        total = torch.zeros_like(top)  # Σ exp(logit − top) so far
+        for start in range(0, self.num_classes, width):
+            vectors = self.vectors[start : start + width].to(rows.dtype)  # [C, d]
+            logits = torch.addmm(penalties[start : start + width], rows, vectors.T)  # [N, C]
+            found, index = logits.topk(min(k, len(vectors)))
+            best = torch.cat([best, found], 1)
+            best, kept = best.topk(min(k, best.shape[1]))
+            classes = torch.cat([classes, index + start], 1).gather(1, kept)
+            before, top = top, torch.maximum(top, best[:, :1])
+            # Below FAINT a term is lost in rounding anyhow, but exp() of it is slow: it has no normal number.
+            terms = logits.sub_(top).clamp_(min=FAINT).exp_()
+            total = total * (before - top).exp() + terms.sum(1, keepdim=True)
+        return best - top - total.log(), classes
+
+    def _log_mass(self, hidden: Tensor) -> Tensor:
+        return torch.cat([self._logits(rows).logsumexp(-1) for rows in self._blocks(hidden)])
 
     def _set_prior(self, log_prior: Tensor) -> None:
         self.bias.copy_(log_prior)
@@ -287,7 +329,11 @@ class PrototypeHead(Head):
 
     def _batch_nll(self, mine: Tensor, my_target: Tensor, my_kept: Tensor) -> Tensor:
         """Directions [n, d], classes [n], which rows count [n] -> [n]; against the N rows of all ranks."""
-        points, target, kept = gathered(mine, my_target, my_kept)  # [N, d], [N], [N]
+        points, target, kept = mine, my_target, my_kept  # [N, d], [N], [N]
+        group = None if self._whole is None else self._whole[0].group
+        if not is_alone(group):
+            sizes = row_counts(len(mine), group)
+            points, target, kept = (gather_rows(rows, sizes, group) for rows in (points, target, kept))
         same = (my_target.unsqueeze(1) == target) & kept  # [n, N] rows of the same class, the row itself too
         others = same.sum(1) - 1  # [n]
         self._check_pairs(others, my_target, my_kept)
@@ -317,6 +363,10 @@ class PrototypeHead(Head):
         """The classes of a batch become the means of their rows [N, d]."""
         same = ((target.unsqueeze(1) == target) & kept).to(points.dtype)  # [N, N]
         means = _directions(same @ points)
+        if self._whole is not None:
+            self._any_known = torch.as_tensor(self._any_known, device=kept.device) | kept.any()
+            target, is_here = self._stored(target)
+            kept = kept & is_here
         if self.momentum:
             old = self.vectors[target].to(points.dtype) * self.known[target].unsqueeze(1)
             means = _directions(self.momentum * old + (1 - self.momentum) * means)
@@ -330,13 +380,50 @@ class PrototypeHead(Head):
         self.known.index_copy_(0, places, self.known[places] | any_kept)
         self._probes = None
 
+    # ---- a part of the classes ----
+
+    def why_whole(self) -> str | None:
+        return "it draws from all stored classes (samples)" if self.samples else super().why_whole()
+
+    @torch.no_grad()
+    def make_part(self, rows: Tensor, classes: Tensor) -> PrototypeHead:
+        like: Any = {"device": self.log_scale.device, "dtype": self.log_scale.dtype}
+        stored = self.vectors.dtype
+        part = PrototypeHead(self.in_features, len(classes), 0, self.momentum, stored, self.validate, **like)
+        part.log_scale.copy_(self.log_scale)
+        part.fitted_scale.copy_(self.fitted_scale)
+        part.hard = self.hard.clone()  # about all classes
+        for name in self.split_tables:
+            part.get_buffer(name).copy_(self.get_buffer(name)[rows])
+        return part.train(self.training)
+
+    def belongs_to(self, whole: Any) -> None:
+        self._whole = (whole,)
+        self._any_known = self._of_parts(self.known.any()).any()
+
+    def _stored(self, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Where classes [n] are stored, and whether they are here; other ranks have others."""
+        if self._whole is None:
+            return classes, torch.ones_like(classes, dtype=torch.bool)
+        place = self._whole[0].local[classes]
+        return place.clamp(min=0), place >= 0
+
+    def _blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
+        # All ranks must make as many blocks, though some have a class more.
+        return super()._blocks(rows) if self._whole is None else self._whole[0]._blocks(rows)
+
+    def _of_parts(self, values: Tensor) -> Tensor:
+        """[...] here -> [parts, ...], of the parts on all ranks."""
+        return values.unsqueeze(0) if self._whole is None else self._whole[0].of_parts(values)
+
     # ---- decoding by groups ----
 
     def topk(self, hidden: Tensor, k: int, probe: int | None = None) -> Any:
         """As :meth:`Head.topk`, exactly; or, given ``probe``, in so many groups of similar classes.
 
         The groups are made when they are first needed after the classes have changed, which takes a minute
-        for 184,320 classes. For each hidden state those with the nearest centres are opened.
+        for 184,320 classes, and keep a copy of the vectors. For each hidden state those with the nearest
+        centres are opened.
 
         Returns:
             (log-probabilities, classes), [..., k] each; given ``probe`` a :class:`ProbedTopk`.
@@ -350,7 +437,7 @@ class PrototypeHead(Head):
         with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
             rows = _directions(hidden.reshape(-1, self.in_features))
             logits, classes, total, certain = self.probes().topk(
-                rows, k, probe, self.vectors, self._penalties(), float(self._scale())
+                rows, k, probe, self._penalties(), float(self._scale())
             )
         shape = hidden.shape[:-1]
         log_probs = (logits - total.unsqueeze(1)).view(*shape, k)
@@ -378,6 +465,10 @@ class PrototypeHead(Head):
     def extra_repr(self) -> str:
         return f"{self.in_features} -> {self.num_classes} classes"
 
+    def _apply(self, *args: Any, **options: Any) -> PrototypeHead:
+        self._probes = None  # of another device or number format
+        return super()._apply(*args, **options)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._probes = None
@@ -388,7 +479,8 @@ class PrototypeHead(Head):
                 f"vectors must have shape [{len(classes)}, {self.in_features}], one row for each class; "
                 f"got {list(vectors.shape)}"
             )
-        self._check_range(classes)
+        if self._whole is None:  # which has looked already
+            self._check_range(classes)
 
     def _check_pairs(self, others: Tensor, target: Tensor, kept: Tensor) -> None:
         if torch.compiler.is_compiling() or isinstance(others, FakeTensor) or others.is_meta:
@@ -402,40 +494,11 @@ class PrototypeHead(Head):
             )
 
 
-class _Gathered(torch.autograd.Function):
-    """The rows of all ranks; back, what all ranks' losses say about the rows of this one."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, sizes: list[int]) -> Tensor:
-        ctx.sizes = sizes
-        return _all_rows(rows, sizes)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (gradient,) = gradients
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        rank = dist.get_rank()
-        return total.split(ctx.sizes)[rank], None
-
-
-def gathered(rows: Tensor, target: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows [n, d], classes [n] and which of them count [n], of all ranks: rank 0's first. With gradients."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return rows, target, kept
-    sizes = [torch.zeros_like(target[:1].new_zeros(1)) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, target.new_tensor([len(target)]))
-    counts = [int(size) for size in sizes]
-    labels = _all_rows(torch.stack([target, kept.to(target.dtype)], 1), counts)  # [N, 2]
-    return _Gathered.apply(rows, counts), labels[:, 0], labels[:, 1].bool()
-
-
-def _all_rows(rows: Tensor, sizes: list[int]) -> Tensor:
-    longest = max(sizes)
-    padded = F.pad(rows.detach(), (0, 0, 0, longest - len(rows))).contiguous()
-    parts = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+def _number_format(storage: torch.dtype | str) -> torch.dtype:
+    found = getattr(torch, storage, None) if isinstance(storage, str) else storage
+    if not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise ValueError(f"storage must be a number format such as float16, got {storage!r}")
+    return found
 
 
 def _directions(rows: Tensor) -> Tensor:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from sqrtvocab.heads.base import Head, HeadCost, block_rows, reset_linear, wide
+from sqrtvocab.heads.base import Head, HeadCost, block_rows, reset_linear, weighted_sum, wide
 from sqrtvocab.heads.flat import FlatHead
 from sqrtvocab.partition import ClassOrder, positive
 
@@ -46,6 +46,7 @@ class SampledHead(FlatHead):
     surrogate = True
     frequent_first = True
     can_grow = False
+    split_tables: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -93,7 +94,12 @@ class SampledHead(FlatHead):
     def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
         if not self.training:
             return super()._nll(hidden, target, label_smoothing)
-        own, log_weight, column = _classes_of_batch(target)  # [U], [U], [N]
+        nll = self._estimate(hidden, target.unsqueeze(1), label_smoothing).squeeze(1)
+        return torch.zeros_like(nll), nll
+
+    def _estimate(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> Tensor:
+        """hidden [N, d], targets [N, K] -> the loss of each, [N, K]."""
+        own, log_weight, column = _classes_of_batch(target)  # [U], [U], [N, K]
         drawn, log_expected = self._draw(target.device)  # [M], [M]
         # A drawn class that the batch has, too, is in the sum already. (torch.isin would make a GPU wait.)
         bounded = F.pad(own, (0, 1), value=self.num_classes)  # [U + 1]
@@ -102,12 +108,12 @@ class SampledHead(FlatHead):
         classes = torch.cat([own, drawn])
         logits = wide(F.linear(hidden, self.rows(classes), self.shifts(classes).squeeze(1)))  # [N, U + M]
         log_weight = log_weight.to(logits.dtype)
-        of_target = logits.gather(1, column.unsqueeze(1)).squeeze(1)  # [N]
-        nll = (logits + log_weight).logsumexp(-1) - of_target
+        of_target = logits.gather(1, column)  # [N, K]
+        nll = (logits + log_weight).logsumexp(-1, keepdim=True) - of_target
         if label_smoothing:
-            mean_logit = (logits * log_weight.exp()).sum(-1) / self.num_classes  # [N]
+            mean_logit = (logits * log_weight.exp()).sum(-1, keepdim=True) / self.num_classes  # [N, 1]
             nll = nll + label_smoothing * (of_target - mean_logit)
-        return torch.zeros_like(nll), nll
+        return nll
 
     def _draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """M classes, and the logarithm of how often each of them is expected among the M."""
@@ -134,7 +140,8 @@ class SampledHead(FlatHead):
     ) -> tuple[Tensor, Tensor]:
         if not self.training:
             return super()._soft_nll(hidden, target, share, label_smoothing)
-        return Head._soft_nll(self, hidden, target, share, label_smoothing)
+        nll = weighted_sum(self._estimate(hidden, target, label_smoothing), share)
+        return torch.zeros_like(nll), nll
 
     def _spread_nll(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         if not self.training:
@@ -163,8 +170,8 @@ class SampledHead(FlatHead):
 
 
 def _classes_of_batch(target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Targets [N] -> classes [U], sorted, the logarithm of what each weighs in a sum over them [U], and where
-    each target is among them [N].
+    """Targets [...] -> classes [U], sorted, the logarithm of what each weighs in a sum over them [U], and
+    where each target is among them [...].
 
     On a GPU, which would have to be waited for, and where shapes must not depend on data, a class is there as
     often as in the batch, and shares its weight.
@@ -172,7 +179,7 @@ def _classes_of_batch(target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if target.device.type == "cpu" and not (torch.compiler.is_compiling() or isinstance(target, FakeTensor)):
         own, column = target.unique(return_inverse=True)
         return own, torch.zeros(len(own), device=target.device), column
-    own = target.sort().values  # [N]
+    own = target.flatten().sort().values  # [N]
     times = torch.searchsorted(own, own, right=True) - torch.searchsorted(own, own)  # [N]
     return own, -times.float().log(), torch.searchsorted(own, target)
 

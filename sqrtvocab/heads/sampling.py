@@ -72,24 +72,22 @@ def draw_among_best(
     class which is likely takes a few groups; to find all ``top_k`` takes many. The rows still without a class
     after a few rounds, and whatever needs the probabilities of all ``top_k``, are drawn from these.
     """
-    is_plain = top_p is None and min_p is None and temperature <= 1 and 1 < top_k < head.num_classes
-    if not (is_plain and head.has_groups and host_sees(rows)):
-        return _draw_from_all_best(head, rows, temperature, top_k, top_p, min_p, generator)
     drawn = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     left = torch.arange(len(rows), device=rows.device)
-    best = head._topk(rows, 1)[0].squeeze(1) if temperature < 1 else None  # [N]
-    for _ in range(ROUNDS):
-        if not len(left):
-            return drawn
-        proposal = head._sample(rows[left], generator)  # [R]
-        log_prob, rank = head._rank(rows[left], proposal, top_k)
-        accepted = rank < top_k
-        if best is not None:
+    is_plain = top_p is None and min_p is None and temperature <= 1 and 1 < top_k < head.num_classes
+    best = None
+    for _ in range(ROUNDS if is_plain else 0):
+        if not len(left) or (proposed := head._propose(rows[left], top_k, generator)) is None:
+            break
+        proposal, log_prob, accepted = proposed
+        if temperature < 1:
+            best = head._topk(rows, 1)[0].squeeze(1) if best is None else best  # [N]
             accept = ((log_prob - best[left]) * (1 / temperature - 1)).exp()  # [R]
             accepted &= torch.rand(len(left), generator=generator, device=rows.device) < accept
         drawn[left[accepted]] = proposal[accepted]
         left = left[~accepted]
-    drawn[left] = _draw_from_all_best(head, rows[left], temperature, top_k, None, None, generator)
+    if len(left):
+        drawn[left] = _draw_from_all_best(head, rows[left], temperature, top_k, top_p, min_p, generator)
     return drawn
 
 

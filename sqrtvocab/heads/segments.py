@@ -18,15 +18,20 @@ from torch import Tensor
 from sqrtvocab.heads.base import block_rows, token_nll, wide
 
 
+def carries_tangent(*tensors: Tensor) -> bool:
+    """Whether one of the tensors is being differentiated in forward mode."""
+    if torch.compiler.is_compiling() or fwAD._current_level < 0:
+        return False
+    return any(fwAD.unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
 def refuse_forward_mode(*tensors: Tensor) -> None:
     """Forward-mode differentiation of an operator here would silently give a slope of zero.
 
     Raises:
         NotImplementedError: if one of the tensors carries a tangent.
     """
-    if torch.compiler.is_compiling() or fwAD._current_level < 0:
-        return
-    if any(fwAD.unpack_dual(tensor).tangent is not None for tensor in tensors):
+    if carries_tangent(*tensors):
         raise NotImplementedError(
             "this head cannot be differentiated in forward mode; grouped-linear and grouped-low-rank can, "
             'with kernel="tiles"'

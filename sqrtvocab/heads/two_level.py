@@ -13,11 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from sqrtvocab.heads import buckets
-from sqrtvocab.heads.base import Guesses, Head, HeadCost, block_rows, token_nll, weighted_sum, wide
+from sqrtvocab.heads import buckets, place, soft
+from sqrtvocab.heads.base import Guesses, Head, HeadCost, block_rows, curvature, token_nll, weighted_sum, wide
 from sqrtvocab.heads.sampling import draw
+from sqrtvocab.heads.segments import carries_tangent
 from sqrtvocab.partition import Partition, check_counts, host_sees
 from sqrtvocab.uneven import Bucket, UnevenPartition, check_same_groups
+
+# The most probable group must be so many times as probable as the last that `topk` would open: with less, the
+# best class would have to be a large part of its group for the search to end in time.
+ALIKE = 8.0
+DENSE_ROWS = 512  # rows that share the weights of a group where all groups are opened
 
 
 class TwoLevelHead(Head):
@@ -88,18 +94,23 @@ class TwoLevelHead(Head):
         nn.init.zeros_(self.shift)
 
     @abstractmethod
-    def _member_scores(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
-        """Scores without the shift: hidden [N, d], groups [N, K] -> [N, K, ≥ S]; None is all G groups."""
+    def _member_scores(self, hidden: Tensor, groups: Tensor | slice) -> Tensor:
+        """Scores without the shift: hidden [N, d], groups [N, K] -> [N, K, ≥ S]; a slice is the same K groups
+        for all rows."""
 
     # A head that knows groups of uneven sizes also says, for which `buckets` does all the rest:
 
-    def _pair_scores(self, hidden: Tensor, pairs: list[buckets.Pairs]) -> list[Tensor]:
+    def _class_vectors(self) -> Tensor:
+        """[·, d] the rows that members are scored by, of all groups."""
+        raise NotImplementedError
+
+    def _pair_scores(self, hidden: Tensor, pairs: list[buckets.Pairs], vectors: Tensor) -> list[Tensor]:
         """In training: scores without the shift, [n, width] for the pairs of each bucket."""
         raise NotImplementedError
 
     def _opened_scores(self, hidden: Tensor, pairs: buckets.Pairs) -> Tensor:
         """In decoding: scores without the shift of a few pairs, [n, width]."""
-        return self._pair_scores(hidden, [pairs])[0]
+        return self._pair_scores(hidden, [pairs], self._class_vectors())[0]
 
     def _bucket_scores(self, hidden: Tensor) -> list[Tensor]:
         """Scores without the shift, [N, groups of the bucket, width] for each bucket."""
@@ -109,23 +120,38 @@ class TwoLevelHead(Head):
         """Elements that decoding holds for each pair."""
         return max(bucket.width, self.in_features)
 
-    def member_logits(self, hidden: Tensor, groups: Tensor | None) -> Tensor:
-        """hidden [N, d], groups [N, K] -> [N, K, ≥ S] with −inf at the slots that are no class."""
+    def _soft_tables(self, hidden: Tensor, vectors: Tensor | None = None) -> soft.Tables | None:
+        """What members are scored by where a row has several targets; None for a head that cannot say, which
+        scores every target by itself. ``vectors`` are those of ``_class_vectors``, if they are known."""
+        return None
+
+    def _table_places(self) -> tuple[Tensor, Tensor]:
+        """[G] where each group begins in a table of members that was made flat, and how many it has."""
+        sizes = self.partition.sizes(self.shift.device)
+        if self.is_uneven:
+            return self.uneven.edges[:-1], sizes
+        return self.partition.group_size * torch.arange(len(sizes), device=sizes.device), sizes
+
+    def member_logits(self, hidden: Tensor, groups: Tensor | slice) -> Tensor:
+        """hidden [N, d], groups [N, K] -> [N, K, ≥ S] with −inf at the slots that are no class; a slice is
+        the same K groups for all rows."""
         scores = self._member_scores(hidden, groups)
         return scores + self._shift_of(groups, scores.shape[-1])
 
-    def _shift_of(self, groups: Tensor | None, width: int) -> Tensor:
-        """Q_g of groups [...] -> [..., width], or [G, width] for None; −inf at slots that are no class."""
+    def _shift_of(self, groups: Tensor | slice, width: int) -> Tensor:
+        """Q_g of groups [...] -> [..., width], −inf at slots that are no class."""
+        if width * self.partition.num_groups == self.num_classes:  # no such slots
+            return self.shift[groups] if isinstance(groups, slice) else F.embedding(groups, self.shift)
         spare = width - self.partition.group_size
         # Decoding opens a few groups; a graph being traced should not depend on how many.
-        if groups is not None and not is_compiling() and groups.numel() < self.partition.num_groups:
+        if isinstance(groups, Tensor) and not is_compiling() and groups.numel() < self.partition.num_groups:
             sizes = self.partition.starts(groups + 1) - self.partition.starts(groups)  # [...]
             empty = torch.arange(width, device=groups.device) >= sizes.unsqueeze(-1)  # [..., width]
             return F.pad(F.embedding(groups, self.shift), (0, spare)).masked_fill(empty, -math.inf)
         shift = F.pad(self.shift, (0, spare))  # [G, width]
         # Masking the [G, width] table costs V elements where masking the logits would cost N·S.
         shift = shift.masked_fill(self.partition.padding(width, shift.device), -math.inf)
-        return shift if groups is None else F.embedding(groups, shift)
+        return shift[groups] if isinstance(groups, slice) else F.embedding(groups, shift)
 
     def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
         group, member = self.partition.split(target)  # [N], [N]
@@ -154,6 +180,16 @@ class TwoLevelHead(Head):
         self, hidden: Tensor, group: Tensor, member: Tensor, label_smoothing: float
     ) -> Tensor:
         """−log P(member | group) for K classes of each row: hidden [N, d], the others [N, K] -> [N, K]."""
+        if place.is_cpu(hidden.device):
+            tables = self._soft_tables(hidden)
+            if tables is not None and not carries_tangent(*(part for part in tables if part is not None)):
+                return soft.nll(tables, group, member, label_smoothing, 1 / self.num_classes)
+        return self._member_nll_without_waiting(hidden, group, member, label_smoothing)
+
+    def _member_nll_without_waiting(
+        self, hidden: Tensor, group: Tensor, member: Tensor, label_smoothing: float
+    ) -> Tensor:
+        """The same, every target scored by itself."""
         rows = hidden.repeat_interleave(group.shape[1], 0, output_size=group.numel())  # [N·K, d]
         return self._member_nll(rows, group.flatten(), member.flatten(), label_smoothing).view_as(group)
 
@@ -173,7 +209,7 @@ class TwoLevelHead(Head):
         if self.is_uneven:
             return buckets.log_prob(self, hidden)
         group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
-        member = F.log_softmax(wide(self.member_logits(hidden, None)), dim=-1)  # [N, G, ≥ S]
+        member = F.log_softmax(wide(self.member_logits(hidden, slice(None))), dim=-1)  # [N, G, ≥ S]
         joint = (group.unsqueeze(-1) + member).flatten(1)  # [N, G·width]
         return joint.index_select(1, self.partition.columns(member.shape[-1], hidden.device))  # [N, V]
 
@@ -181,9 +217,10 @@ class TwoLevelHead(Head):
         """Exact, opening groups from the most probable down.
 
         No class is more probable than its group, so a row is finished once its k-th best class so far is at
-        least as probable as the next group: for a peaked distribution that is after a few groups. A row that
-        is still open after an eighth of the groups is finished through its dense distribution, and all rows
-        are where the host cannot see which are open.
+        least as probable as the next group: for a peaked distribution that is after a few groups. All groups
+        are opened, many rows at a time, for a row that is still open after an eighth of them, and at once for
+        one whose groups are too much alike to hope for more; and for all rows where the host cannot see which
+        are open.
         """
         if not host_sees(hidden):
             return super()._topk(hidden, k)
@@ -191,8 +228,9 @@ class TwoLevelHead(Head):
         ranked_log_probs, ranked = group.sort(dim=-1, descending=True)  # [N, G]
         best = group.new_full((len(hidden), k), -math.inf)
         classes = ranked.new_zeros((len(hidden), k))
-        rows = torch.arange(len(hidden), device=hidden.device)  # the rows still open
         done, step, limit = 0, 1, self.partition.num_groups // 8
+        is_alike = ranked_log_probs[:, 0] - ranked_log_probs[:, limit] < math.log(ALIKE)  # [N]
+        rows = (~is_alike).nonzero().squeeze(1)  # the rows still searched
         size = -(-self.num_classes // self.partition.num_groups)
         while len(rows) and done < limit:
             room = block_rows(len(rows) * max(size, self.in_features))
@@ -203,35 +241,68 @@ class TwoLevelHead(Head):
             classes[rows] = torch.cat([classes[rows], found_classes], 1).gather(1, keep)
             done, step = opened.stop, step * 2
             rows = rows[best[rows, -1] < ranked_log_probs[rows, done]]
-        for block in self._blocks(rows) if len(rows) else ():  # an empty block would still cost V columns
-            best[block], classes[block] = self._log_prob(hidden[block]).topk(k, dim=-1)
+        left = torch.cat([rows, is_alike.nonzero().squeeze(1)])
+        for block in self._dense_blocks(left) if len(left) else ():
+            best[block], classes[block] = self._dense_topk(hidden[block], group[block], k)
         return best, classes
 
-    def _rank(self, hidden: Tensor, classes: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Opens the group of the class and, from the most probable down, groups that might hold a better one:
-        a class that was drawn is likely, so there are few."""
+    def _dense_blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Rows [R] in blocks for which all groups are opened."""
+        return rows.split(DENSE_ROWS)
+
+    def _dense_topk(self, hidden: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """All groups opened, whose log-probabilities are [R, G], a block of groups at a time: the weights of
+        each are read once for all rows."""
         if self.is_uneven:
-            return super()._rank(hidden, classes, limit)
+            parts = [self._log_prob(rows).topk(k, dim=-1) for rows in self._blocks(hidden)]
+            return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
+        best = log_probs.new_full((len(hidden), 0), -math.inf)
+        classes = torch.zeros(best.shape, dtype=torch.int64, device=hidden.device)
+        every = torch.arange(self.partition.num_groups, device=hidden.device)
+        for block in every.split(block_rows(len(hidden) * max(self.partition.group_size, self.in_features))):
+            span = slice(int(block[0]), int(block[-1]) + 1)
+            found, found_classes = self._best_members(
+                self.member_logits(hidden, span), block.expand(len(hidden), -1), log_probs[:, span], k
+            )
+            best, classes = torch.cat([best, found], 1), torch.cat([classes, found_classes], 1)
+            best, keep = best.topk(min(k, best.shape[1]), dim=-1)
+            classes = classes.gather(1, keep)
+        return best, classes
+
+    def _propose(
+        self, hidden: Tensor, limit: int, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Draws the group, then the member. A group g holds fewer than P(g) / p classes more probable than p,
+        which often proves enough; if not, groups are opened from the most probable down."""
+        if self.is_uneven or not host_sees(hidden):
+            return None
         group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
-        own, member = self.partition.split(classes)  # [N], [N]
-        logits = wide(self.member_logits(hidden, own.unsqueeze(1)).squeeze(1))  # [N, ≥ S]
-        joint = group.gather(1, own.unsqueeze(1)) + F.log_softmax(logits, dim=-1)
-        log_prob = joint.gather(1, member.unsqueeze(1))  # [N, 1]
-        rank = (joint > log_prob).sum(1)  # [N]
-        # Its own group has been opened; no other that is less probable than the class itself can matter.
-        ranked_log_probs, ranked = group.scatter(1, own.unsqueeze(1), -math.inf).sort(dim=-1, descending=True)
-        rivals = (ranked_log_probs > log_prob).sum(1)  # [N]
-        done, step = 0, 1
-        rows = ((rivals > 0) & (rank < limit)).nonzero().squeeze(1)  # those still to be counted
+        own = draw(group, generator).unsqueeze(1)  # [N, 1]
+        logits = wide(self.member_logits(hidden, own).squeeze(1))  # [N, ≥ S]
+        member = draw(logits, generator).unsqueeze(1)  # [N, 1]
+        joint = group.gather(1, own) + F.log_softmax(logits, dim=-1)
+        log_prob = joint.gather(1, member)  # [N, 1]
+        rank = (joint > log_prob).sum(1)  # [N] more probable ones found so far
+        group = group.scatter(1, own, -math.inf)  # which has been counted
+        most = ((group - log_prob).exp() * (1 + 1e-4)).floor()  # [N, G]; rounding must not lose a class
+        classes = self.partition.join(own, member).squeeze(1)
+        rows = ((rank < limit) & (rank + most.sum(1) >= limit)).nonzero().squeeze(1)  # undecided
+        done, step = 0, 2
+        if len(rows):
+            ranked_most, ranked = most.sort(dim=-1, descending=True)  # [N, G]: the order of the groups
+            unopened = ranked_most.flip(1).cumsum(1).flip(1)  # [N, G] at most so many from the i-th group on
         while len(rows):
             room = block_rows(len(rows) * max(self.partition.group_size, self.in_features))
             opened = slice(done, min(done + min(step, room), self.partition.num_groups))
-            joint = F.log_softmax(wide(self.member_logits(hidden[rows], ranked[rows, opened])), dim=-1)
-            joint = joint + ranked_log_probs[rows, opened].unsqueeze(-1)  # [R, K, ≥ S]
+            groups = ranked[rows, opened]  # [R, K]
+            joint = F.log_softmax(wide(self.member_logits(hidden[rows], groups)), dim=-1)
+            joint = joint + group[rows].gather(1, groups).unsqueeze(-1)  # [R, K, ≥ S]
             rank[rows] += (joint > log_prob[rows].unsqueeze(-1)).sum((1, 2))
             done, step = opened.stop, step * 2
-            rows = rows[(rivals[rows] > done) & (rank[rows] < limit)]
-        return log_prob.squeeze(1), rank
+            if done == self.partition.num_groups:
+                break
+            rows = rows[(rank[rows] < limit) & (rank[rows] + unopened[rows, done] >= limit)]
+        return classes, log_prob.squeeze(1), rank < limit
 
     def _open(self, hidden: Tensor, groups: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The best classes of groups [R, K] of the given log-probabilities: (theirs, classes), [R, ≤ k]."""
@@ -240,7 +311,17 @@ class TwoLevelHead(Head):
             joint = (log_probs.unsqueeze(-1) + members).flatten(1)
             found, place = joint.topk(min(k, joint.shape[1]), dim=-1)
             return found, classes.flatten(1).gather(1, place)
-        member = F.log_softmax(wide(self.member_logits(hidden, groups)), dim=-1)  # [R, K, S]
+        return self._best_members(self.member_logits(hidden, groups), groups, log_probs, k)
+
+    def _best_members(
+        self, logits: Tensor, groups: Tensor, log_probs: Tensor, k: int
+    ) -> tuple[Tensor, Tensor]:
+        """The same from the members' logits [R, K, ≥ S]."""
+        member = F.log_softmax(wide(logits), dim=-1)  # [R, K, ≥ S]
+        if k < groups.shape[1]:  # the k best classes lie in the k groups with the best ones
+            chosen = (log_probs + member.amax(-1)).topk(k, dim=-1).indices  # [R, k]
+            groups, log_probs = groups.gather(1, chosen), log_probs.gather(1, chosen)
+            member = member.gather(1, chosen.unsqueeze(-1).expand(-1, -1, member.shape[-1]))
         joint = log_probs.unsqueeze(-1) + member
         found, slot = joint.flatten(1).topk(min(k, joint[0].numel()), dim=-1)  # [R, ≤ k]
         found_groups = groups.gather(1, slot // member.shape[-1])
@@ -261,6 +342,9 @@ class TwoLevelHead(Head):
     def _sample(self, hidden: Tensor, generator: torch.Generator | None) -> Tensor:
         group = draw(wide(self.group(hidden)), generator)  # [N]
         return self._choose(hidden, group, lambda logits: draw(logits, generator))
+
+    def _log_mass(self, hidden: Tensor) -> Tensor:
+        return wide(self.group(hidden)).logsumexp(-1)
 
     def _set_prior(self, log_prior: Tensor) -> None:
         if self.is_uneven:
@@ -328,6 +412,24 @@ class TwoLevelHead(Head):
             size = float((weights * sizes).sum() / weights.sum())
         outputs = self.partition.num_groups + size
         return HeadCost(self.in_features * outputs, outputs)
+
+    def parameter_groups(
+        self, lr: float, counts: Tensor | Sequence[float] | None = None
+    ) -> list[dict[str, Any]]:
+        """A group is more frequent than any of its classes, so the loss curves more along the layer that
+        scores groups than along one that scores classes, and that layer bears only so much smaller a rate
+        (``base.curvature``). The members have the curvature, and need the rate, of a flat head."""
+        counts = torch.ones(self.num_classes) if counts is None else check_counts(counts, self.num_classes)
+        shares = (counts / counts.sum()).double().cpu()  # [V]
+        order = self.partition.order
+        classes = torch.arange(self.num_classes, device=None if order is None else order.device)
+        group = self.partition.split(classes)[0].cpu()
+        of_groups = shares.new_zeros(self.partition.num_groups).index_add(0, group, shares)  # [G]
+        of_layer = {id(parameter): parameter for parameter in self.group.parameters()}
+        others = [parameter for parameter in self.parameters() if id(parameter) not in of_layer]
+        steepest = curvature(of_groups)
+        slower = min(1.0, curvature(shares) / steepest) if steepest else 1.0  # one group learns nothing
+        return [{"params": others, "lr": lr}, {"params": list(of_layer.values()), "lr": lr * slower}]
 
     def describe(self) -> str:
         return f"{self.partition.num_groups:,} groups of at most {self.partition.group_size:,} classes"

@@ -58,6 +58,19 @@ def test_groups_of_any_sizes_are_those_given(labels):
         assert member[labels == index].tolist() == list(range(int((labels == index).sum())))
 
 
+@given(labels_of_groups(), st.integers(1, 30))
+def test_large_groups_are_cut_into_few_equal_parts(labels, largest):
+    partition = Partition.from_groups(labels, largest)
+    whose = labels[partition.join(torch.arange(partition.num_groups), 0)]  # [G]
+    assert torch.equal(whose[partition.split(torch.arange(len(labels)))[0]], labels)
+    assert torch.equal(whose, whose.sort().values)
+    for index, size in enumerate(labels.bincount().tolist()):
+        parts = partition.sizes()[whose == index]
+        assert len(parts) == -(-size // largest)
+        assert int(parts.max()) <= largest
+        assert int(parts.max() - parts.min()) <= 1
+
+
 @given(labels_of_groups())
 def test_buckets_hold_every_group_once_with_little_padding(labels):
     partition = Partition.from_groups(labels)
@@ -115,6 +128,13 @@ def test_uneven_groups_travel_and_others_are_named():
 def test_bad_labels_of_groups(labels, message):
     with pytest.raises(ValueError, match=message):
         Partition.from_groups(labels)
+    with pytest.raises(ValueError, match=message):
+        Partition.from_groups(labels, 2)
+
+
+def test_a_group_has_at_least_one_class():
+    with pytest.raises(ValueError, match="largest must be at least 1, got 0"):
+        Partition.from_groups([0, 0, 1], 0)
 
 
 @given(labels_of_groups(), st.integers(1, 10))

@@ -115,6 +115,43 @@ def test_group_probabilities_are_sums_over_the_members(make_grouped, rows):
     torch.testing.assert_close(head.group_log_prob(rows).exp(), sums)
 
 
+# ---- learning rates ----
+
+
+def largest_second_derivative(head, bias, target):
+    """By one of the biases, which are scores, of the mean loss at a zero hidden state."""
+    (slope,) = torch.autograd.grad(head(torch.zeros(len(target), D), target).loss, bias, create_graph=True)
+    rows = [torch.autograd.grad(s, bias, retain_graph=True)[0].flatten() for s in slope.flatten()]
+    return float(torch.stack(rows).diagonal().max())
+
+
+def test_rates_for_sgd_are_inverse_to_the_curvature(make_grouped):
+    target = (torch.rand(2000) ** 3 * V).long()
+    counts = torch.bincount(target, minlength=V)
+    flat, head = make_head("flat", D, V), make_grouped(D, V, Partition.by_frequency(counts, 5))
+    for each in (flat, head):
+        each.init_prior(counts, smoothing=1e-9)
+    ours, theirs = (
+        largest_second_derivative(one, bias, target)
+        for one, bias in ((head, head.group.bias), (flat, flat.bias))
+    )
+    rates = {id(p): group["lr"] for group in head.parameter_groups(2.0, counts) for p in group["params"]}
+    assert rates.keys() == {id(p) for p in head.parameters()}
+    slower = {id(p) for p in head.group.parameters()}
+    assert all(
+        rate == (2.0 if key not in slower else rates[id(head.group.bias)]) for key, rate in rates.items()
+    )
+    assert rates[id(head.group.bias)] == pytest.approx(2.0 * theirs / ours, rel=1e-4)
+
+
+def test_rates_for_sgd_where_nothing_is_to_be_scaled(make):
+    head = make(D, V)
+    only_one = torch.zeros(V).index_fill(0, torch.tensor(3), 7.0)
+    assert {group["lr"] for group in head.parameter_groups(0.5, only_one)} == {0.5}
+    in_one_group = make_head("grouped-linear", D, V, num_groups=1)
+    assert {group["lr"] for group in in_one_group.parameter_groups(0.5)} == {0.5}
+
+
 # ---- costs ----
 
 
@@ -170,12 +207,14 @@ def test_grouped_linear_keeps_the_odds_within_groups(rows, tied):
     assert gap < 0.01  # the groups are fitted, not exact
 
 
-def test_heads_that_cannot_use_a_layer_say_so(rows):
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_that_cannot_use_a_layer_say_so(name, rows):
     layer = nn.Linear(D, V)
-    head = make_head("grouped", D, V)
+    head = make_head(name, D, V, {"radices": (4, 25)})
     before = {name: tensor.clone() for name, tensor in head.state_dict().items()}
-    assert not head.init_from_linear(layer.weight, layer.bias, rows)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in head.state_dict().items())
+    assert head.init_from_linear(layer.weight, layer.bias, rows) == head.starts_from_linear
+    is_same = all(torch.equal(tensor, before[name]) for name, tensor in head.state_dict().items())
+    assert is_same != head.starts_from_linear
 
 
 def test_a_flat_head_without_bias_refuses_one():

@@ -187,3 +187,39 @@ def test_decoding_keeps_no_graph(make):
 def test_bad_input(make, call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         call(make(D, V), torch.randn(2, D))
+
+
+@pytest.mark.parametrize("sharpness", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("limit", [1, 3, 40])
+def test_a_proposal_tells_whether_few_classes_are_more_probable(make_grouped, sharpness, limit):
+    torch.manual_seed(0)
+    head = make_grouped(5, 101)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.normal_(0, sharpness)
+    hidden = torch.randn(200, 5)
+    classes, log_prob, is_among = head._propose(hidden, limit, torch.Generator().manual_seed(1))
+    dense = head.log_prob(hidden)
+    torch.testing.assert_close(log_prob, dense.gather(1, classes[:, None]).squeeze(1))
+    # A class within rounding of the drawn one may count or not.
+    near = 1e-5 * (1 + log_prob.abs())[:, None]
+    fewest, most = ((dense > log_prob[:, None] + sign * near).sum(1) for sign in (1, -1))
+    assert bool((is_among | (most >= limit)).all())
+    assert bool((~is_among | (fewest < limit)).all())
+    assert 0 < int(is_among.sum()) <= 200
+
+
+@pytest.mark.parametrize("k", [1, 7])
+def test_rows_whose_groups_are_alike_are_not_searched(make_grouped, k, monkeypatch):
+    torch.manual_seed(0)
+    head, hidden = make_grouped(5, 1000), torch.randn(30, 5)
+    with torch.no_grad():
+        head.group.weight.normal_(0, 0.01)
+    opened = []
+    monkeypatch.setattr(head, "_open", lambda *args: opened.append(args))
+    monkeypatch.setattr("sqrtvocab.heads.base.BLOCK_ELEMENTS", 30 * 40 * 3)  # several blocks of groups
+    log_probs, classes = head.topk(hidden, k)
+    want = head.log_prob(hidden).topk(k)
+    assert not opened
+    torch.testing.assert_close(log_probs, want.values)
+    torch.testing.assert_close(head.log_prob(hidden).gather(1, classes), want.values)

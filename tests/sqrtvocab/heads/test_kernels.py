@@ -5,11 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sqrtvocab import make_head
+from sqrtvocab.heads import flat, grouped, place
 from sqrtvocab.heads.tiles import cut_into_tiles, tile_size
 
 D, V = 8, 300
+aten = torch.ops.aten
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)], ids=str)
@@ -104,3 +107,125 @@ def test_tiles_serve_any_number_of_rows_in_one_graph():
         hidden, target = torch.randn(count, D), torch.randint(V, (count,))
         torch.testing.assert_close(compiled(hidden, target).loss, head(hidden, target).loss)
     assert len(graphs) == 1
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """CPU tensors count as a GPU's."""
+    monkeypatch.setattr(place, "is_cpu", lambda device: False)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("flat", {}),
+        ("flat", {"bias": False}),
+        ("flat", {"chunk_size": 7}),
+        ("grouped", {}),
+        ("grouped", {"modulation": "film"}),
+        ("grouped", {"modulation": "both"}),
+    ],
+)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_padded_columns_change_nothing(name, options, smoothing, randomise, on_a_gpu):
+    """In half precision on a GPU; here the columns are added in float64, where equal means equal."""
+    head = randomise(make_head(name, D, 103, **options)).double()  # 103 classes, 11 in a group
+    hidden, target = torch.randn(20, D).double(), torch.randint(103, (20,))
+    results = []
+    for spare in (lambda columns, rows: 0, lambda columns, rows: -columns % 8):
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (flat, grouped):
+                patch.setattr(module, "spare_columns", spare)
+            rows = hidden.clone().requires_grad_()
+            loss = head(rows, target, label_smoothing=smoothing).loss
+            gradients = torch.autograd.grad(loss, [rows, *head.parameters()])
+            decoded = [head.log_prob(hidden), *head.topk(hidden, 5)]
+        results.append([loss.detach(), *gradients, *decoded])
+    torch.testing.assert_close(*results, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("flat", {}),
+        ("flat", {"chunk_size": 64}),
+        ("grouped", {"num_groups": 32}),
+        ("grouped-linear", {"num_groups": 32}),
+    ],
+)
+def test_products_in_half_precision_are_aligned_on_a_gpu(name, options, autocast, on_a_gpu):
+    """Whoever reads 16 bytes at a time wants every row to begin at a multiple of them."""
+    head = make_head(name, 16, 1003, dtype=torch.float32 if autocast else torch.bfloat16, **options)
+    hidden = torch.randn(64, 16, dtype=next(head.parameters()).dtype, requires_grad=True)
+    with Products() as products, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        head(hidden, torch.randint(1003, (64,))).loss.backward()
+    assert products.shapes
+    assert {dtype for dtype, _ in products.shapes} == {torch.bfloat16}
+    assert [shape for _, shape in products.shapes if any(size % 8 for size in shape[-2:])] == []
+
+
+class Products(TorchDispatchMode):
+    """Notes the type and shape of every factor and result of a matrix product."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket in (aten.mm, aten.addmm, aten.bmm) or "linear_cross_entropy" in str(func):
+            tensors = (x for x in (*args, out) if isinstance(x, torch.Tensor))
+            self.shapes += [(x.dtype, tuple(x.shape)) for x in tensors if x.dim() > 1]
+        return out
+
+
+class Operands(TorchDispatchMode):
+    """Notes what torch's grouped product and batched products are given, in both passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.grouped, self.batched = [], []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket is aten._grouped_mm:
+            self.grouped.append((*args[:2], (kwargs or {}).get("offs", args[2] if len(args) > 2 else None)))
+        if func.overloadpacket is aten.bmm:
+            self.batched.append(args)
+        return func(*args, **(kwargs or {}))
+
+
+def is_aligned(matrix):
+    """One of the last two strides is 1, the others are whole units of 16 bytes, and so is the beginning."""
+    *outer, rows, columns = matrix.stride()
+    if columns != 1 and rows != 1:
+        return False
+    steps = [*outer, rows if columns == 1 else columns, matrix.storage_offset()]
+    return all(step * matrix.element_size() % 16 == 0 for step in steps)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("width", [16, 13])
+def test_the_grouped_product_gets_what_cuda_asks_for(width, tied):
+    """As torch's CUDA code checks it: aligned strides, int32 offsets in one piece, in both passes."""
+    weight = torch.nn.Parameter(torch.randn(V, width, dtype=torch.bfloat16)) if tied else None
+    head = make_head("grouped-linear", width, V, weight=weight, kernel="grouped_mm", dtype=torch.bfloat16)
+    hidden = torch.randn(50, width, dtype=torch.bfloat16, requires_grad=True)
+    with Operands() as seen:
+        head(hidden, torch.randint(V, (50,)), label_smoothing=0.1).loss.backward()
+    assert len(seen.grouped) == 3  # the product, and the gradients of both factors
+    for *factors, ends in seen.grouped:
+        assert all(is_aligned(factor) for factor in factors), [factor.stride() for factor in factors]
+        assert ends.dtype == torch.int32
+        assert ends.is_contiguous()
+        assert len(ends) == head.partition.num_groups < 1024
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_tiles_get_what_tensor_cores_ask_for(dtype):
+    head = make_head("grouped-linear", 16, V, kernel="tiles", dtype=dtype)
+    hidden = torch.randn(50, 16, dtype=dtype, requires_grad=True)
+    with Operands() as seen:
+        head(hidden, torch.randint(V, (50,))).loss.backward()
+    assert len(seen.batched) == 3
+    assert all(is_aligned(factor) for factors in seen.batched for factor in factors)

@@ -204,13 +204,28 @@ def test_the_temperature_is_the_one_of_least_loss():
 
 
 def test_half_the_bytes():
-    head, half = PrototypeHead(D, V), PrototypeHead(D, V, storage=torch.float16)
+    head, half = PrototypeHead(D, V), PrototypeHead(D, V, storage="float16")
     vectors, hidden = torch.randn(V, D), torch.randn(9, D)
     for one in (head, half):
         one.learn_classes(vectors, torch.arange(V))
         one.eval()
     assert half.vectors.nbytes * 2 == head.vectors.nbytes
     torch.testing.assert_close(half.log_prob(hidden), head.log_prob(hidden), atol=0.05, rtol=0.01)
+    with pytest.raises(ValueError, match="storage must be a number format such as float16, got 'int8'"):
+        PrototypeHead(D, V, storage="int8")
+
+
+@pytest.mark.parametrize("k", [1, 5, 40])
+def test_the_best_of_many_slices_are_the_best_of_all(k, monkeypatch):
+    monkeypatch.setattr("sqrtvocab.heads.prototype.SLICE", 7)  # the last of 50 classes is alone in its own
+    head = PrototypeHead(D, 50).eval()
+    head.learn_classes(torch.randn(43, D), torch.arange(7, 50))  # of the first slice no class is known
+    head.fitted_scale.fill_(500.0)  # so sharp that most classes are below the least float
+    hidden = torch.randn(9, D)
+    log_probs, classes = head.topk(hidden, k)
+    expected = head.double().log_prob(hidden.double())
+    torch.testing.assert_close(log_probs.double(), expected.topk(k).values, atol=1e-4, rtol=1e-6)
+    torch.testing.assert_close(expected.gather(1, classes), expected.topk(k).values)
 
 
 # ---- further classes ----
@@ -308,6 +323,16 @@ def test_probing_follows_the_classes():
     unknown = PrototypeHead(8, 400).eval()
     unknown.learn_classes(head.vectors[:30], torch.arange(30))
     assert set(unknown.topk(torch.randn(9, 8), 2, probe=3).classes.flatten().tolist()) <= set(range(30))
+
+
+def test_probing_in_other_number_formats():
+    head = clustered_head()
+    hidden = torch.randn(9, 8)
+    expected = head.topk(hidden, 4, probe=3)
+    found = head.double().topk(hidden.double(), 4, probe=3)  # the groups are made anew
+    assert torch.equal(found.classes, expected.classes)
+    assert found.log_probs.dtype == torch.float64
+    torch.testing.assert_close(found.log_probs.float(), expected.log_probs, atol=1e-4, rtol=1e-4)
 
 
 def test_probing_too_little_or_too_much():

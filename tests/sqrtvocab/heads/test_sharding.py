@@ -12,8 +12,11 @@ D, V, N = 8, 103, 10
 
 
 def make(name):
+    """In evaluation mode where the loss in training is another one, of classes drawn or of pairs of rows."""
     torch.manual_seed(0)
-    return make_head(name, D, V)
+    head = make_head(name, D, V)
+    head.learn_classes(torch.randn(V, D), torch.arange(V))
+    return head.eval() if head.surrogate else head
 
 
 def batch():
@@ -33,11 +36,12 @@ def worker(rank, folder, world_size):
         for _ in range(2):
             head.zero_grad()
             (head(hidden[mine], target[mine]).loss * share).backward()
-        gradients = [parameter.grad.full_tensor() for parameter in head.parameters()]
+        gradients = [getattr(p.grad, "full_tensor", lambda p=p: p.grad)() for p in head.parameters()]
         decoded = [head.log_prob(hidden), head.predict(hidden), *head.topk(hidden, 5)]
         assert head.sample(hidden).shape == (N,)
         if rank == 0:
             torch.save([gradients, decoded], f"{folder}/{name}.pt")
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -129,6 +129,17 @@ def test_bad_weights_are_named(options, message):
         make_head("grouped", D, V)(torch.randn(4, D), target, **options)
 
 
+def test_a_row_has_a_target(make):
+    with pytest.raises(ValueError, match=r"at least one class a row, got shape \[4, 0\]"):
+        make(D, V)(torch.randn(4, D), torch.zeros(4, 0, dtype=torch.long), target_weight=torch.zeros(4, 0))
+    empty = torch.zeros(0, D, requires_grad=True)
+    out = make(D, V)(
+        empty, torch.zeros(0, 3, dtype=torch.long), target_weight=torch.ones(0, 3), reduction="sum"
+    )
+    out.loss.backward()
+    assert out.loss.item() == 0
+
+
 def test_half_precision_and_autocast(make, randomise):
     head = randomise(make(D, V))
     hidden, target, weight = soft_batch(9, 3)
@@ -137,3 +148,59 @@ def test_half_precision_and_autocast(make, randomise):
         out = head(hidden, target, target_weight=weight)
     assert out.loss.dtype == torch.float32
     torch.testing.assert_close(out.loss, want, atol=0.1, rtol=0.05)
+
+
+def test_many_rows_are_scored_in_blocks(make, dense, randomise, assert_same_gradients, monkeypatch):
+    monkeypatch.setattr("sqrtvocab.heads.base.BLOCK_ELEMENTS", 60)
+    head = randomise(make(D, V, Partition.random(V)))
+    hidden, target, weight = soft_batch(31, 5)
+    loss = head(hidden, target, target_weight=weight).loss
+    want = F.cross_entropy(dense(head, hidden).log_prob, spelled_out(target, weight))
+    torch.testing.assert_close(loss, want, atol=1e-4, rtol=1e-5)
+    assert_same_gradients(head, hidden, loss, want)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("grouped", {"modulation": "both"}),
+        ("grouped-linear", {}),
+        ("adaptive", {}),
+        ("sampled", {"samples": V}),
+        ("mach", {}),
+    ],
+)
+def test_one_graph(name, options):
+    """Which classes share a group is data, but no shape depends on it."""
+    torch._dynamo.reset()
+    head = make_head(name, D, V, **options)
+    hidden, target, weight = soft_batch(9, 3)
+    compiled = torch.compile(head, fullgraph=True, backend="aot_eager")
+    grads = []
+    for module in (head, compiled):
+        loss = module(hidden, target, target_weight=weight, label_smoothing=0.1).loss
+        grads.append([loss, *torch.autograd.grad(loss, [hidden, *head.parameters()])])
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_forward_mode_is_right_or_refused(randomise):
+    """Also where the tangent is a parameter's."""
+    head = randomise(make_head("grouped", D, V).double())
+    hidden, target, weight = soft_batch(5, 3)
+    states = dict(head.named_parameters())
+
+    def loss(scale):
+        moved = states | {"scale": states["scale"] + scale * torch.ones_like(states["scale"])}
+        return torch.func.functional_call(
+            head, moved, (hidden.detach().double(), target), {"target_weight": weight.double()}
+        ).loss
+
+    zero, one = torch.zeros((), dtype=torch.double), torch.ones((), dtype=torch.double)
+    at, slope = torch.func.jvp(loss, (zero,), (one,))
+    torch.testing.assert_close(slope, (loss(zero + 1e-6) - at) / 1e-6, atol=1e-4, rtol=1e-4)
+    adaptive = make_head("adaptive", D, V)
+    with pytest.raises(NotImplementedError, match="cannot be differentiated in forward mode"):
+        torch.func.jvp(
+            lambda h: adaptive(h, target, target_weight=weight).loss, (hidden,), (torch.ones_like(hidden),)
+        )

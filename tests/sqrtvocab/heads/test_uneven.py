@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sqrtvocab import Partition, make_head
+from sqrtvocab.heads import buckets
 
 D = 6
 SIZES = {
@@ -94,6 +95,31 @@ def test_loss_gradient_and_decoding(name, sizes, shuffled, dense, randomise, ass
     assert torch.equal(in_group, truth.log_prob.masked_fill(~own, -torch.inf).argmax(-1))
     mass = torch.zeros(40, len(sizes)).index_add(1, labels, truth.log_prob.detach().exp())
     torch.testing.assert_close(head.group_log_prob(hidden).exp(), mass, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(1, 3, 50, 20, 26), (9, 40, 17)], ids=["some-wide", "all-wide"])
+def test_wide_groups_are_scored_by_themselves(
+    name, sizes, dense, randomise, assert_same_gradients, monkeypatch
+):
+    monkeypatch.setattr(buckets, "WIDE", 8)
+    monkeypatch.setattr(buckets, "PASSES", 1000)
+    labels = labels_of(sizes)
+    head = make_uneven(name, labels, randomise)
+    hidden, target = torch.randn(40, D, requires_grad=True), torch.randint(len(labels), (40,))
+    loss = head(hidden, target).loss
+    want = F.nll_loss(reference(dense, head, hidden, labels).log_prob, target)
+    torch.testing.assert_close(loss, want, atol=1e-4, rtol=1e-5)
+    assert_same_gradients(head, hidden, loss, want, tolerance=5e-4)
+
+
+def test_a_super_class_that_was_cut_is_as_probable_as_its_parts(randomise):
+    labels = labels_of((1, 3, 50, 20, 26))
+    partition = Partition.from_groups(labels, largest=8)
+    head = randomise(make_head("grouped-linear", D, len(labels), partition=partition))
+    hidden, whose = torch.randn(9, D), labels[partition.join(torch.arange(partition.num_groups), 0)]
+    by_parts = torch.zeros(9, 5).index_add(1, whose, head.group_log_prob(hidden).exp())
+    by_classes = torch.zeros(9, 5).index_add(1, labels, head.log_prob(hidden).exp())
+    torch.testing.assert_close(by_parts, by_classes)
 
 
 @settings(max_examples=12, deadline=None)

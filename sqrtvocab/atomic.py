@@ -4,6 +4,7 @@ tell when they have been changed."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -24,7 +25,9 @@ except ImportError:  # Windows
 from sqrtvocab.errors import UserError
 
 SEAL = "seal"  # the field of a JSON object that holds the SHA-256 of all others
-PROBE = ".probe-"  # how the name of a folder begins that `require_space` makes, and a kill may leave
+PROBE = (
+    ".probe-"  # how a file's name begins that `require_space` makes; a kill may leave it where each has one
+)
 
 
 def fsync(path: Path) -> None:
@@ -183,6 +186,30 @@ def claimed(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterato
         file.close()
 
 
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder under another name, which becomes `path` when the block ends, with all that is in it; if the
+    block fails, nothing is left.
+
+    Raises:
+        FileExistsError: there is something at `path`, perhaps since the block began.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.tmp")
+    with claimed(path.with_name(f".{path.name}.lock")):
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        shutil.rmtree(draft, ignore_errors=True)  # of a process that died here
+        draft.mkdir()
+        try:
+            yield draft
+            draft.rename(path)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+    fsync(path.parent)
+
+
 def is_claimed(path: Path) -> bool:
     """Whether another process has `path` in a block of `claimed`."""
     try:
@@ -216,7 +243,7 @@ def require_space(folder: Path, needed: int) -> None:
     bytes fit on its disk, those that it holds already included."""
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     try:
-        with tempfile.TemporaryDirectory(dir=existing, prefix=PROBE):
+        with tempfile.TemporaryFile(dir=existing, prefix=PROBE):
             pass
     except OSError as error:
         raise UserError(f"--out {folder}: cannot write in {existing}: {error.strerror}") from error

@@ -61,6 +61,24 @@ def end_children() -> None:
         child.kill()
 
 
+class _StandardOutput(io.FileIO):
+    """Knows whether it has failed. What is too long for a buffer is lost with the error, and to flush the
+    buffer once more tells nothing."""
+
+    failure: OSError | None = None
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        super().__init__(stream.fileno(), "w", closefd=False)
+        self.stream = stream  # kept: to lose it would be to close the descriptor
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.failure = error
+            raise
+
+
 def open_streams() -> None:
     """Make standard output and standard error fit to be written to.
 
@@ -77,9 +95,18 @@ def open_streams() -> None:
             # Reading only: writing to a closed stdout fails, as it does for other tools; stderr is forgiven.
             _point(number, os.open(os.devnull, mode))
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
-    # Once only: it flushes, which may fail. Not if a test listens.
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors != "backslashreplace":
-        sys.stdout.reconfigure(errors="backslashreplace")
+    out = sys.stdout
+    if type(out) is io.TextIOWrapper and type(_raw(out)) is io.FileIO:  # not yet, and no test listens
+        raw, is_unbuffered = _StandardOutput(out), _raw(out) is out.buffer  # PYTHONUNBUFFERED
+        sys.stdout = io.TextIOWrapper(
+            raw if is_unbuffered else io.BufferedWriter(raw),
+            out.encoding,
+            "backslashreplace",
+            line_buffering=out.line_buffering,
+            write_through=is_unbuffered,
+        )
+    elif isinstance(out, io.TextIOWrapper) and out.errors != "backslashreplace":
+        out.reconfigure(errors="backslashreplace")
 
 
 def _report(program: str, error: BaseException, when_stopped: str) -> int:
@@ -126,14 +153,23 @@ def _turn_away_broken_streams() -> dict[str, OSError]:
     interpreter would try once more at its end."""
     broken: dict[str, OSError] = {}
     for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
         try:
             if _reader_is_gone(number):
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-            getattr(sys, name).flush()
+            if failure := getattr(_raw(stream), "failure", None):
+                raise failure
+            stream.flush()
         except OSError as error:
             broken[name] = error
             _point(number, os.open(os.devnull, os.O_WRONLY))
     return broken
+
+
+def _raw(stream: Any) -> Any:
+    """The file below the buffers of a stream, if it has any."""
+    buffer = getattr(stream, "buffer", None)
+    return getattr(buffer, "raw", buffer)
 
 
 def _reader_is_gone(number: int) -> bool:

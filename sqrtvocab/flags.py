@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import io
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -35,7 +36,7 @@ class Flags:
     SECTION: ClassVar[str] = "output"
     """Of `--help`, for the fields that the class itself declares; see `sqrtvocab.help`."""
     SECTIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Where that is not enough: sections -> names of fields."""
+    """Where that is not enough: sections -> names of fields. A command without any has a single section."""
 
     @classmethod
     def section_of(cls, field: str) -> str:
@@ -135,6 +136,20 @@ def from_plain(value: Any, kind: Any) -> Any:
     if origin is None and type(value) is kind:  # not isinstance: True is no number here
         return value
     raise TypeError(f"{value!r} is not of type {kind}")
+
+
+def as_text(words: str) -> str:
+    """What was typed. Bytes that the locale's encoding does not know, in that of C all that are not ASCII,
+    reach Python as halves of surrogate pairs; together they may well be UTF-8.
+
+    Raises:
+        UnicodeDecodeError: they are not.
+    """
+    try:
+        words.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(words).decode("utf-8")
+    return words
 
 
 def peek_flags(*names: str) -> dict[str, str | None]:

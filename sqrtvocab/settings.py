@@ -39,7 +39,6 @@ from sqrtvocab.help import answer_help
 
 HeadName = Annotated[str, tyro.conf.arg(metavar="{" + ",".join(HEADS) + "}")]
 Modulation = Literal["scale-shift", "film", "both"]
-HEAD_OPTIONS = ("modulation", "rank", "chunk_size", "samples", "hashes", "buckets")  # flags of these names
 
 
 @dataclass(frozen=True)
@@ -57,13 +56,16 @@ class HeadFlags(Flags):
     """The output head and its groups."""
 
     SECTION: ClassVar[str] = "model"
+    OPTIONS: ClassVar[tuple[str, ...]] = ("modulation", "rank", "chunk_size", "samples", "hashes", "buckets")
+    """Flags that are keyword arguments of a head's class."""
 
     head: HeadName = "grouped"
     """Output head. grouped: the paper's, one layer that all groups share. flat: the ordinary one.
     grouped-linear: one linear layer for each group. grouped-low-rank: a mixture of a few layers that all
     groups share. adaptive: adaptive softmax. factored: one softmax for each attribute, where the classes are
     made of attributes. sampled: the flat one, trained on drawn classes. mach: several softmaxes over random
-    buckets."""
+    buckets. prototype: a class is the mean of what was shown of it, learnt from
+    pairs."""
     grouping: str = "index"
     """Which classes share a group."""
     num_groups: int | None = None
@@ -99,7 +101,7 @@ class HeadFlags(Flags):
 
     def given_head_options(self) -> dict[str, Any]:
         """The options of the head's class that were given as flags."""
-        options = {name: getattr(self, name) for name in HEAD_OPTIONS}
+        options = {name: getattr(self, name) for name in self.OPTIONS}
         return {name: value for name, value in options.items() if value is not None}
 
 
@@ -120,8 +122,11 @@ class StepFlags(Flags):
     accumulate: int = 1
     """Micro-batches whose gradients are added up in one step. A step sees batch-size x accumulate x processes
     images or sequences."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """sgd is plain SGD. Its --lr is what suits --head flat, often 1 or more: layers of other heads that need
+    a smaller one get it."""
     lr: float = 1e-3
-    """Peak learning rate of Adam."""
+    """Peak learning rate."""
     schedule: Schedule = "constant"
     """Learning rate after the warm-up: constant, or falling to zero along a cosine."""
     warmup_steps: int = 0
@@ -149,6 +154,13 @@ class MachineFlags(Flags):
     """Number format of the forward pass; auto chooses for the device and says why."""
     compile: bool = False
     """Compile the model with torch.compile (worth it on a GPU; takes a minute at the start)."""
+    vocab_parallel: bool = False
+    """Under torchrun, split the classes of the head over the ranks: an output layer that is too large for one
+    GPU. For flat, grouped-linear and prototype."""
+
+    def problems(self) -> list[str]:
+        both = ["--vocab-parallel: not with --compile"] if self.vocab_parallel and self.compile else []
+        return super().problems() + both
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def count_flops(make: Callable[[], Callable[[], Any]]) -> Flops:
     Raises:
         NotImplementedError: for the adaptive head, whose cost depends on the data.
     """
-    counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
+    counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
     with FakeTensorMode():
         run = make()
         with counter:
@@ -83,7 +83,7 @@ def _unknown(*_: Any, **__: Any) -> int:
     raise NotImplementedError("the adaptive head's FLOPs depend on which classes occur")
 
 
-_FORMULAS = {
+FORMULAS = {
     torch.ops.aten._grouped_mm: _grouped_mm,
     torch.ops.sqrtvocab.segment_mm: _segment_mm,
     torch.ops.sqrtvocab.segment_mm_backward: _segment_mm_backward,

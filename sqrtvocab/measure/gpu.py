@@ -88,7 +88,8 @@ def gpu_rules(gpu: GPU) -> Iterator[None]:
     checkpointed layers are computed again in the backward pass.
     """
     with ExitStack() as stack:
-        stack.enter_context(patch.object(place, "place_of", lambda device: ("cuda", gpu.capability[0])))
+        stack.enter_context(patch.object(place, "is_cpu", lambda device: False))
+        stack.enter_context(patch.object(place, "major_capability", lambda device: gpu.capability[0]))
         stack.enter_context(patch.object(F, "scaled_dot_product_attention", partial(_attention, gpu)))
         stack.enter_context(patch.object(F, "dropout", partial(_dropout, F.dropout)))
         for owner, names in _FLOAT32:

@@ -1,7 +1,9 @@
 """Time contenders against each other on a machine that does other things too.
 
-Each contender lives in a process of its own. Its first run warms it up and counts its memory; then they take
+Each contender lives in a process of its own. Its first runs warm it up and count its memory; then they take
 turns, so that whatever slows the machine slows all of them alike. What counts are the ratios within one race.
+Each keeps the memory that it frees for its next step, as our trainers do: otherwise those with large tensors
+would be measured on the system's page faults.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ Contender = tuple[Callable[..., Step], tuple[Any, ...]]
 
 TURN_SECONDS = 0.3  # a turn lasts at least this long: a single short step would be mostly cold caches
 SLOW_SECONDS = 5.0  # a contender slower than this takes two turns only
+WARM_UP = (
+    3  # steps after the first until the memory that is kept is enough: large blocks find their places late
+)
 
 
 class Result(NamedTuple):
@@ -117,15 +122,21 @@ def _serve(
     import torch
 
     from sqrtvocab.measure.memory import allocated_by
+    from sqrtvocab.training.memory import keep_freed_memory
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
+    if device == "cpu":
+        keep_freed_memory()
     synchronise = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     try:
         step = maker(*arguments)
         while (request := connection.recv()) != "stop":
             if request == "measure":
-                connection.send(allocated_by(step, device).peak)
+                peak = allocated_by(step, device).peak
+                for _ in range(WARM_UP):
+                    step()
+                connection.send(peak)
                 continue
             start, steps = time.perf_counter(), 0
             while steps == 0 or time.perf_counter() - start < TURN_SECONDS:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_model, save_model
 from torch import nn
 
@@ -45,10 +45,17 @@ class Checkpoint:
         """Copy the weights into `model` (not wrapped by DDP or compile).
 
         Raises:
-            UserError: if the names or shapes are those of another model.
+            UserError: if the names or shapes are those of another model, or what its modules have noted.
         """
+        path, here = self.folder / "model.safetensors", _notes(model)
+        with safe_open(path, "pt") as file:
+            noted = file.metadata() or {}
+        for name in here.keys() & noted.keys():
+            if here[name] != noted[name]:
+                words = f"{name} is {noted[name]} there and {here[name]} here"
+                raise UserError(f"{path} is of another model: {words}")
         try:
-            load_model(model, self.folder / "model.safetensors")
+            load_model(model, path)
         except (RuntimeError, ValueError) as error:
             problem = " ".join(str(error).split())
             raise UserError(f"checkpoint {self.folder} is of another model: {problem[:300]}") from error
@@ -108,7 +115,7 @@ def _write(
 ) -> None:
     shutil.rmtree(draft, ignore_errors=True)  # of a process that died here
     draft.mkdir()  # in the run folder: one that was taken away in mid-run must not come back as half of one
-    save_model(model, str(draft / "model.safetensors"), metadata={"format": "pt"})
+    save_model(model, str(draft / "model.safetensors"), metadata={"format": "pt", **_notes(model)})
     (draft / "model.safetensors").chmod(0o644)  # safetensors makes it readable by its owner alone
     if training is not None:
         torch.save(dict(training), draft / "training.pt")
@@ -121,6 +128,18 @@ def _write(
     for file_name in files:
         fsync(draft / file_name)
     write_json(draft / "state.json", sealed({**state, "sha256": files}))  # flushes the folder too
+
+
+def _notes(model: nn.Module) -> dict[str, str]:
+    """What modules keep beside their tensors, as a file of tensors can carry it: a head's V, which the shapes
+    do not tell."""
+    metadata: dict[str, dict[str, Any]] = model.state_dict()._metadata  # type: ignore[attr-defined]
+    return {
+        f"{module}.{name}".removeprefix("."): str(value)
+        for module, notes in metadata.items()
+        for name, value in notes.items()
+        if name != "version"  # torch's own
+    }
 
 
 def load_checkpoint(run: Path, name: str) -> Checkpoint | None:

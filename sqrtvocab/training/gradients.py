@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -18,23 +18,28 @@ class GradientNorms:
 
     Args:
         limit: the largest norm; None leaves the gradients as they are.
+        split: parameters of which other ranks have other rows.
     """
 
-    def __init__(self, runtime: Runtime, limit: float | None = None) -> None:
-        self._device, self._limit = runtime.device, limit
+    def __init__(
+        self, runtime: Runtime, limit: float | None = None, split: Collection[nn.Parameter] = ()
+    ) -> None:
+        self._runtime, self._limit = runtime, limit
+        self._split = {id(parameter) for parameter in split}
         self._reset()
 
     def _reset(self) -> None:
-        self._sums = torch.zeros(3, device=self._device)  # steps, norms, clipped steps
+        self._sums = torch.zeros(3, device=self._runtime.device)  # steps, norms, clipped steps
 
     def measure(self, parameters: Iterable[nn.Parameter]) -> None:
         """Call once a step, when the gradients are whole and unscaled; every rank has the same."""
         some = list(parameters)
-        if self._limit is None:
-            gradients = [parameter.grad for parameter in some if parameter.grad is not None]
-            norm: Tensor = nn.utils.get_total_norm(gradients)
-        else:
-            norm = nn.utils.clip_grad_norm_(some, self._limit)
+        norm = _norm(parameter for parameter in some if id(parameter) not in self._split)
+        if self._split:
+            here = _norm(parameter for parameter in some if id(parameter) in self._split)
+            norm = (norm.square() + self._runtime.sum(here.square())).sqrt()
+        if self._limit is not None:
+            nn.utils.clip_grads_with_norm_(some, self._limit, norm)
         norm = norm.to(self._sums)
         is_finite = norm.isfinite()
         is_clipped = is_finite & (norm > (torch.inf if self._limit is None else self._limit))
@@ -51,3 +56,7 @@ class GradientNorms:
             return {}
         share = {} if self._limit is None else {"gradient/clipped": clipped / steps}
         return {"gradient/norm": norms / steps, **share}
+
+
+def _norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    return nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])

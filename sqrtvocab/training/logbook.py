@@ -6,7 +6,9 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,7 +99,8 @@ class Logbook:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
         canvas = FigureCanvasAgg(figure)
-        canvas.draw()
+        with unknown_glyphs_as_boxes():
+            canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())[..., :3]  # [H, W, 3]
         self._show(partial(image, tensor=pixels, dataformats="HWC"), tag, step)
 
@@ -206,3 +209,11 @@ def _drop_after(path: Path, step: int, recorded: int) -> None:
         print(f"WARNING: {path}: {missing:,} bytes of records are gone from its end", file=sys.stderr)
     if path.exists():
         write_bytes(path, b"".join(line + b"\n" for _, line in kept))
+
+
+@contextmanager
+def unknown_glyphs_as_boxes() -> Iterator[None]:
+    """Drawing names of classes in scripts that the font lacks is no reason for a warning for each letter."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        yield

@@ -1,9 +1,11 @@
-"""Whether a training step fits into memory, asked before the first one: on a CPU the system kills the process
-that takes too much, without a word."""
+"""The memory of a training step: whether it fits, asked before the first one, for on a CPU the system kills
+the process that takes too much, without a word; and that it stays with the process from step to step."""
 
 from __future__ import annotations
 
 import copy
+import ctypes
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +20,23 @@ from sqrtvocab.errors import UserError
 if TYPE_CHECKING:
     from sqrtvocab.measure.simulate import Memory, Training
 
-ADAM = 4 * 4  # bytes for a parameter: its value, gradient and two moments
+# Bytes for a parameter: its value and gradient, and two moments.
+BYTES_OF_STATE = {"adam": 4 * 4, "sgd": 2 * 4}
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep freed memory for the next step.
+
+    By default it gives large blocks back to the system, which must map them and clear every page anew in
+    each step: a fifth of the classifier's time on the CPU, for 4 % less memory.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:  # other C libraries have none
+        m_trim_threshold, m_mmap_threshold, never, most = -1, -3, 2**31 - 1, 32 << 20
+        # Older ones refuse more than 32 MiB. Not to trim, which is -1, is of use only to what is not mapped
+        # by itself; 2**31 - 1 would still give back the 2.5 GB of a flat head's step.
+        if mallopt(m_mmap_threshold, never) or mallopt(m_mmap_threshold, most):
+            mallopt(m_trim_threshold, -1)
 
 
 def free_memory() -> int | None:

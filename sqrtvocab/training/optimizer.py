@@ -1,4 +1,4 @@
-"""Adam for a model with any head: rows that a step does not meet are left alone where the head allows it."""
+"""Adam or SGD for a model with any head: what the head knows about its rows and rates is followed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sqrtvocab.errors import UserError
@@ -34,6 +34,30 @@ def make_adam(
     if not sparse:
         return optimizer
     return Together(optimizer, torch.optim.SparseAdam(list(sparse.values()), **options))
+
+
+def make_sgd(groups: Iterable[ParameterGroup], head: Head, lr: float, counts: Tensor) -> Optimizer:
+    """Plain SGD for `groups` of parameters; those of `head` get the rates that it asks for.
+
+    Each group has its rate relative to `lr` as `lr_scale`, by which `set_learning_rate` goes; it is saved
+    with the optimiser, so that a resumed run keeps it.
+
+    Args:
+        counts: [V] how often each class is a target.
+    """
+    head.give_sparse_gradients()  # which SGD takes as they are: a row that no step meets costs nothing
+    asked = {
+        id(parameter): group["lr"] / lr
+        for group in head.parameter_groups(lr, counts)
+        for parameter in group["params"]
+    }
+    split: list[ParameterGroup] = []
+    for group in groups:
+        parameters = list(group["params"])
+        for scale in sorted({asked.get(id(parameter), 1.0) for parameter in parameters}, reverse=True):
+            some = [parameter for parameter in parameters if asked.get(id(parameter), 1.0) == scale]
+            split.append({**group, "params": some, "lr": lr * scale, "lr_scale": scale})
+    return torch.optim.SGD(split, lr=lr)
 
 
 def _without(some: dict[int, nn.Parameter], parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

@@ -18,6 +18,7 @@ from sqrtvocab.training.checkpoint import save_checkpoint
 from sqrtvocab.training.logbook import METRICS, Logbook
 from sqrtvocab.training.run_folder import RunFolder, begin_run, require_same_run
 from sqrtvocab.training.runtime import Runtime
+from sqrtvocab.training.vocab_parallel import own_optimizer_state, whole_heads, whole_optimizer_state
 
 MAY_CHANGE = ("lr", "schedule", "warmup_steps")  # on resuming: a lower --lr after a loss that was not finite
 Document = str | Mapping[str, Any] | Sequence[Any] | Callable[[Mapping[str, Any], Mapping[str, Any]], str]
@@ -80,27 +81,32 @@ class Run:
 
     def save_last(self) -> None:
         """Keep everything that is needed to go on from here."""
-        self._save("last", {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()})
+        optimizer = whole_optimizer_state(self.optimizer, self.model)
+        self._save("last", {"optimizer": optimizer, "scaler": self.scaler.state_dict()})
 
     def save_best(self) -> None:
         """Keep the weights as those that scored best."""
         self._save("best", None)
 
     def _save(self, name: str, training: Mapping[str, Any] | None) -> None:
-        if self.runtime.is_main:
-            path = self.folder / METRICS
-            state = {
-                "step": self.step,
-                "minutes": self.minutes,
-                "best": self.best,
-                "metrics": self.metrics,
-                "recorded": path.stat().st_size if path.exists() else 0,
-            }
-            documents = {
-                file_name: document(self.settings, state) if callable(document) else document
-                for file_name, document in self.documents.items()
-            }
-            save_checkpoint(self.folder, name, self.model, state, training, documents)
+        with whole_heads(self.model):
+            if self.runtime.is_main:
+                self._write(name, training)
+
+    def _write(self, name: str, training: Mapping[str, Any] | None) -> None:
+        path = self.folder / METRICS
+        state = {
+            "step": self.step,
+            "minutes": self.minutes,
+            "best": self.best,
+            "metrics": self.metrics,
+            "recorded": path.stat().st_size if path.exists() else 0,
+        }
+        documents = {
+            file_name: document(self.settings, state) if callable(document) else document
+            for file_name, document in self.documents.items()
+        }
+        save_checkpoint(self.folder, name, self.model, state, training, documents)
 
     def close(self, book: Logbook, reason: str | None, hint: str) -> None:
         """Say how the run ended, and close `book`.
@@ -155,11 +161,12 @@ def open_run(
         run.recorded = state.get("recorded", 0)  # older versions did not keep it
         folder.checkpoint.load_weights(model)
         training = folder.checkpoint.load_training()
-        optimizer.load_state_dict(training["optimizer"])
+        optimizer.load_state_dict(own_optimizer_state(training["optimizer"], optimizer, model))
         if training["scaler"]:  # empty if the run has not been in float16 so far
             scaler.load_state_dict(training["scaler"])
     # At most there are `last`, the one before it and a draft, each with Adam's two moments, and `best` twice.
-    run.space = 11 * 4 * sum(parameter.numel() for parameter in model.parameters())
+    here = sum(parameter.numel() for parameter in model.parameters())
+    run.space = 11 * 4 * int(resolved.get("parameters", here))
     require_space(run.folder, run.space + (64 << 20))
     runtime.barrier()  # all ranks have looked before the first one writes
     if runtime.is_main:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,10 +12,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from sqrtvocab.errors import RunError, UserError
 from sqrtvocab.flags import Device, Precision
+from sqrtvocab.training.memory import keep_freed_memory
 from sqrtvocab.training.ranks import Heartbeat, is_lost_connection
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -55,14 +56,27 @@ class Runtime:
         """The context for forward passes. Backward passes belong outside it."""
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not torch.float32)
 
-    def scaler(self) -> torch.amp.GradScaler:
-        """A gradient scaler, which does nothing unless the dtype is float16."""
-        return torch.amp.GradScaler(self.device.type, enabled=self.dtype is torch.float16)
+    def scaler(self, is_split: bool = False) -> torch.amp.GradScaler:
+        """A gradient scaler, which does nothing unless the dtype is float16.
 
-    def replicate(self, model: nn.Module) -> nn.Module:
-        """`model`, wrapped so that all ranks train one and the same if there are several."""
+        Args:
+            is_split: whether ranks have different parameters, and must agree on which steps to skip.
+        """
+        kind = ShardedGradScaler if is_split else torch.amp.GradScaler
+        return kind(self.device.type, enabled=self.dtype is torch.float16)
+
+    def replicate(self, model: nn.Module, own: Iterable[Tensor] = ()) -> nn.Module:
+        """`model`, wrapped so that all ranks train one and the same if there are several.
+
+        Args:
+            own: parameters and buffers that every rank has its own of.
+        """
         if self.world_size == 1:
             return model
+        apart = {id(tensor) for tensor in own}
+        tensors = (*model.named_parameters(), *model.named_buffers())
+        names = [name for name, tensor in tensors if id(tensor) in apart]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
         return DistributedDataParallel(model, forward_sync_buffers=False, gradient_as_bucket_view=True)
 
     def seed_step(self, step: int) -> None:
@@ -169,20 +183,6 @@ def choose_dtype(precision: Precision, device: torch.device) -> tuple[torch.dtyp
     return torch.float32, f"the {device.type} default; try --precision bf16 on a CPU with AMX"
 
 
-def _keep_freed_memory() -> None:
-    """Have glibc keep freed memory for the next step.
-
-    By default it gives large blocks back to the system, which must map them and clear every page anew in
-    each step: a fifth of the classifier's time on the CPU, for 4 % less memory.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:  # other C libraries have none
-        m_trim_threshold, m_mmap_threshold, never, most = -1, -3, 2**31 - 1, 32 << 20
-        # Older ones refuse more than 32 MiB. Trimming later is of use only to what is not mapped by itself.
-        if mallopt(m_mmap_threshold, never) or mallopt(m_mmap_threshold, most):
-            mallopt(m_trim_threshold, never)
-
-
 @contextmanager
 def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Runtime]:
     """Join the torchrun job (if this process is part of one), seed torch and settle device and dtype.
@@ -204,7 +204,7 @@ def open_runtime(device: Device, precision: Precision, seed: int) -> Iterator[Ru
         torch.cuda.set_device(place)
         torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
     if place.type == "cpu":
-        _keep_freed_memory()
+        keep_freed_memory()
     if world_size > 1:
         # Tensors on the CPU travel by gloo, those on a GPU by NCCL, so that flags and counts need no GPU
         # sync.

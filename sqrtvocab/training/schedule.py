@@ -29,7 +29,8 @@ def learning_rate(
 def set_learning_rate(
     optimizer: torch.optim.Optimizer, config: StepFlags, step: int, total_steps: int
 ) -> float:
-    """Give `optimizer` the learning rate of step `step` by the flags, and return it."""
+    """Give `optimizer` the learning rate of step `step` by the flags, and return it; a group of parameters
+    with an `lr_scale` gets so many times as much."""
     rate = learning_rate(
         step,
         peak=config.lr,
@@ -38,5 +39,5 @@ def set_learning_rate(
         schedule=config.schedule,
     )
     for parameter_group in optimizer.param_groups:
-        parameter_group["lr"] = rate
+        parameter_group["lr"] = rate * parameter_group.get("lr_scale", 1.0)
     return rate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from sqrtvocab.training.logbook import Logbook
 from sqrtvocab.training.score_report import GroupName, groups_in_markdown, score_document
@@ -30,7 +31,7 @@ def show_scores(
 def reliability_figure(scores: Scores) -> Figure:
     """How often the best class is right, by the probability given to it."""
     figure = new_figure()
-    axis = figure.add_axes((0.16, 0.16, 0.8, 0.74))
+    axis = figure.add_axes((0.16, 0.16, 0.8, 0.66))
     bins = [(number, one) for number, one in enumerate(scores.reliability()) if one]
     most = max((one.rows for _, one in bins), default=1)
     middles = [(number + 0.5) / BINS for number, _ in bins]
@@ -50,8 +51,8 @@ def reliability_figure(scores: Scores) -> Figure:
         label="accuracy",
     )
     axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="probability of the best class", ylabel="how often it is right")
-    axis.set_title(f"calibration error {scores.calibration_error:.1%}", fontsize=11)
-    axis.legend(loc="upper left", fontsize=8)
+    axis.set_title(f"calibration error {scores.calibration_error:.1%}", fontsize=11, pad=22)
+    axis.legend(loc="lower center", bbox_to_anchor=(0.46, 1.0), ncols=2, fontsize=8, frameon=False)
     return figure
 
 
@@ -111,6 +112,8 @@ def matrix_figure(
     axis.set_xlabel(across)
     axis.set_ylabel(down)
     axis.set_title(title, fontsize=11)
+    for scale in (axis.xaxis, axis.yaxis):
+        scale.set_major_locator(MaxNLocator("auto", integer=True))  # there is no group 2.5
     if labels:
         axis.set_xticks(range(size), labels, rotation=90, fontsize=9)
         axis.set_yticks(range(size), labels, fontsize=9)

@@ -8,19 +8,24 @@ import pytest
 
 import classifier.config
 import lm.config
+import shapesgen.cli
 from classifier.presets import PRESETS
-from shapesgen.attributes import AttributeSpace
-from sqrtvocab.flags import flag
-from sqrtvocab.help import answer_help, help_lines
+from shapesgen.attributes import ATTRIBUTES, AttributeSpace
+from sqrtvocab.flags import Flags, flag
+from sqrtvocab.help import answer_help, answer_help_of, help_lines
 from sqrtvocab.settings import parse_run_flags
 
 COMMANDS = {
     "train_classifier": classifier.config.TrainConfig,
     "eval_classifier": classifier.config.EvalConfig,
+    "predict_classifier": classifier.config.PredictConfig,
+    "export_classifier": classifier.config.ExportConfig,
+    "add_classes": classifier.config.AddConfig,
     "train_lm": lm.config.TrainConfig,
     "eval_lm": lm.config.EvalConfig,
     "sample_lm": lm.config.SampleConfig,
     "judge_lm": lm.config.JudgeConfig,
+    **{f"shapesgen {name}": kind for name, kind in shapesgen.cli.COMMANDS.items()},
 }
 
 
@@ -30,13 +35,15 @@ def test_every_flag_is_explained_within_the_terminal(command, width):
     kind = COMMANDS[command]
     lines = help_lines(kind, command, width)
     assert max(map(len, lines)) <= width
-    assert len(kind.EXAMPLES) == 3
+    assert len(kind.EXAMPLES) >= 3
     for field in dataclasses.fields(kind):
         names = (flag(field.name), field.name.upper())
         flagged = [i for i, line in enumerate(lines) if line[:2] == "  " and line[2:3] != " "]
         (place,) = [i for i in flagged if lines[i].split()[0].rstrip(",") in names]
-        assert lines[place + 1].startswith("      "), f"{field.name} is not explained"
-    assert {"model", "data", "machine", "output"} <= set(lines)
+        is_attribute = field.name in ATTRIBUTES[1:]  # of `describe`: the first speaks for all eight
+        assert is_attribute or lines[place + 1].startswith("      "), f"{field.name} is not explained"
+    in_sections = issubclass(kind, Flags)
+    assert {"model", "data", "output"} <= set(lines) if in_sections else "flags" in lines
 
 
 def test_sections_and_the_defaults_of_a_preset(monkeypatch, capsys):
@@ -57,6 +64,40 @@ def test_sections_and_the_defaults_of_a_preset(monkeypatch, capsys):
     assert "--seed" in sections["training"]
     assert "--device" in sections["machine"]
     assert "--out" in sections["output"]
+
+
+def test_of_several_commands_or_of_one(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "50")
+    for arguments, expected in (
+        (["--help"], list(shapesgen.cli.COMMANDS)),
+        (["render", "-h"], ["--overwrite"]),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            answer_help_of(shapesgen.cli.COMMANDS, "shapesgen", shapesgen.cli.ABOUT, arguments)
+        lines = capsys.readouterr().out.splitlines()
+        assert ended.value.code == 0
+        assert max(map(len, lines)) <= 50
+        assert all(any(line.startswith(f"  {name}") for line in lines) for name in expected)
+    assert answer_help_of(shapesgen.cli.COMMANDS, "shapesgen", "", ["render"]) is None
+
+
+def test_an_indented_paragraph_is_examples():
+    @dataclasses.dataclass
+    class Nothing:
+        """Not shown."""
+
+    text = "It does `this`.\n\n    command --flag   # on a rainy day\n    command\n\nAnd that.\n"
+    lines = help_lines(Nothing, "command", 60, text=text)
+    assert lines[2:9] == [
+        "It does this.",
+        "",
+        "examples",
+        "  command --flag  # on a rainy day",
+        "  command",
+        "",
+        "And that.",
+    ]
+    assert "Not shown." not in lines
 
 
 def test_runs_with_another_rate_or_seed_have_folders_of_their_own(tmp_path, monkeypatch):

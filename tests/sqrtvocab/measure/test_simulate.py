@@ -205,3 +205,20 @@ def test_an_output_layer_called_by_keyword():
         return training._replace(loss=loss)
 
     assert simulate(lambda: make(True)) == simulate(lambda: make(False))
+
+
+def test_a_simulated_gpu_has_the_kernel_that_a_real_one_would_take():
+    """Tiles gather a matrix for each; one grouped product needs none of that."""
+
+    def make():
+        head = make_head("grouped-linear", D, V, dtype=torch.bfloat16)
+        rows = torch.zeros(N, D, dtype=torch.bfloat16, requires_grad=True)
+        adam = torch.optim.SGD(head.parameters())
+        return Training(head, adam, lambda: head(rows, torch.zeros(N, dtype=torch.int64)).loss)
+
+    peaks = {}
+    for name in ("t4", "h100"):
+        with gpu_rules(GPUS[name]):
+            peaks[name] = simulate(make).peak
+    tiles = (N + 31 * 15) // 16  # of 16 rows, each with a matrix of 40 members
+    assert peaks["t4"] - peaks["h100"] > 2 * tiles * 40 * D

@@ -13,6 +13,8 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from sqrtvocab import make_head
+from sqrtvocab.atomic import new_folder
 from sqrtvocab.training import (
     RunError,
     UserError,
@@ -181,6 +183,35 @@ def test_weights_of_another_model(tmp_path):
     with pytest.raises(UserError, match="is of another model") as error:
         load_checkpoint(tmp_path, "best").load_weights(nn.Linear(2, 4))
     assert "\n" not in str(error.value)
+
+
+def test_other_classes_in_tables_of_the_same_shapes_are_refused(tmp_path):
+    """10 or 11 classes fill three groups of four; the file of weights itself tells them apart."""
+    ten, eleven = (nn.ModuleDict({"head": make_head("grouped", 4, V, num_groups=3)}) for V in (10, 11))
+    save_checkpoint(tmp_path, "last", ten, {"step": 1})
+    checkpoint = load_checkpoint(tmp_path, "last")
+    checkpoint.load_weights(ten)
+    with pytest.raises(
+        UserError, match=r"model\.safetensors is of another model: head\.num_classes is 10 the"
+    ):
+        checkpoint.load_weights(eleven)
+
+
+# ---- folders
+
+
+def test_a_new_folder_is_whole_or_absent(tmp_path):
+    (tmp_path / ".run.tmp").mkdir()  # of a process that was killed
+    (tmp_path / ".run.tmp" / "half").touch()
+    with pytest.raises(IsADirectoryError), new_folder(tmp_path / "run") as draft:
+        draft.write_text("")
+    assert os.listdir(tmp_path) == []
+    with new_folder(tmp_path / "run") as draft:
+        (draft / "file").touch()
+        assert not (tmp_path / "run").exists()
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["run", "run/file"]
+    with pytest.raises(FileExistsError), new_folder(tmp_path / "run"):
+        pass
 
 
 # ---- run folders

@@ -1,6 +1,7 @@
 """The logbook, read back with TensorBoard's own reader."""
 
 import json
+import warnings
 
 import pytest
 from matplotlib.figure import Figure
@@ -204,3 +205,13 @@ def test_words_that_are_no_text(tmp_path):
     book.hparams({"out": "\udcff"}, {})
     book.close()
     assert b"a path: \\udcff" in events(tmp_path).Tensors("config/text_summary")[0].tensor_proto.string_val[0]
+
+
+def test_letters_that_the_font_lacks_are_no_warning(tmp_path):
+    figure = Figure(figsize=(1, 1))
+    figure.suptitle("한글")
+    book = Logbook(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        book.figure("confused_pairs", figure, 1)
+    book.close()

@@ -8,8 +8,10 @@ from torch import nn
 
 from sqrtvocab import make_head
 from sqrtvocab.errors import UserError
-from sqrtvocab.training.optimizer import Together, make_adam, require_sparse_support
+from sqrtvocab.settings import StepFlags
+from sqrtvocab.training.optimizer import Together, make_adam, make_sgd, require_sparse_support
 from sqrtvocab.training.runtime import Runtime
+from sqrtvocab.training.schedule import set_learning_rate
 
 D, V = 4, 20
 
@@ -79,6 +81,33 @@ def test_learning_rates_reach_all_parts_after_loading_too():
     assert all(group["betas"] == (0.9, 0.95) for group in optimizer.param_groups)
     with pytest.raises(ValueError, match="closure must be None"):
         optimizer.step(lambda: 0.0)
+
+
+def test_sgd_gives_each_parameter_the_rate_that_the_head_asks_for():
+    model, counts = Model("grouped-linear"), torch.arange(V, 0, -1)
+    groups = [{"params": model.body.parameters(), "weight_decay": 0.5}, {"params": model.head.parameters()}]
+    optimizer = make_sgd(groups, model.head, 2.0, counts)
+    before = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert set_learning_rate(optimizer, StepFlags(lr=3.0), 0, 9) == 3.0
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert {key: 1.5 * rate for key, rate in before.items()} == pytest.approx(rates)
+    asked = {
+        id(p): group["lr"] for group in model.head.parameter_groups(3.0, counts) for p in group["params"]
+    }
+    assert rates == pytest.approx({**{id(p): 3.0 for p in model.body.parameters()}, **asked})
+    assert asked[id(model.head.group.weight)] < 3.0
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.5, 0, 0]
+
+
+def test_sgd_leaves_rows_alone_that_no_step_meets():
+    sparse, dense = Model(samples=2), Model(samples=2)
+    before = sparse.head.rows.weight.detach().clone()
+    optimizer = make_sgd([{"params": sparse.parameters()}], sparse.head, 0.1, torch.ones(V))
+    got = train(sparse, optimizer, range(1))
+    assert 2 <= int((sparse.head.rows.weight != before).any(1).sum()) <= 7
+    want = train(dense, torch.optim.SGD(dense.parameters(), lr=0.1), range(1))
+    torch.testing.assert_close(got, want)
 
 
 def test_a_head_with_dense_gradients_has_plain_adam():

@@ -8,18 +8,19 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
-from tyro.conf import Positional, UseAppendAction, arg, subcommand
+from tyro.conf import Positional, UseAppendAction, arg
 
 from shapesgen.attributes import ATTRIBUTES, AttributeSpace
 from shapesgen.choices import Format, RotationCue, Sampling
 from sqrtvocab.errors import UserError, exit_code, shortened
 from sqrtvocab.flags import one_line_errors
+from sqrtvocab.help import answer_help_of
 
 if TYPE_CHECKING:
     from shapesgen.recipe import Recipe
@@ -35,6 +36,12 @@ class Render:
 
     By default all 184,320 classes with 10 images each, split 8/1/1 into train, validation and test.
     """
+
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("shapesgen render --out shapes", "all 1,843,200 images, 5.7 GB: minutes"),
+        ("shapesgen render --out some --only shape=circle,star", "a part of the classes"),
+        ("shapesgen render --out all --part 1/4", "the first of four machines"),
+    )
 
     out: Annotated[Path, arg(metavar="DIR")]
     """Folder to write to."""
@@ -108,6 +115,12 @@ class Render:
 class Verify:
     """Check every shard of a set: present, readable, labels and pixels as in its manifest."""
 
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("shapesgen verify shapes", "every shard against the manifest"),
+        ("shapesgen verify shapes --workers 1", "without other processes"),
+        ("shapesgen verify shapes && echo good", "the exit code tells"),
+    )
+
     dir: Positional[Path]
     """Folder of the set."""
     workers: Annotated[int | None, arg(metavar="N")] = None
@@ -136,6 +149,16 @@ class Verify:
 @dataclass
 class Describe:
     """Print the attributes of classes, or the class with given attributes."""
+
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("shapesgen describe 0 184319", "the attributes of two classes"),
+        ("shapesgen describe 7 --only size=huge", "numbered within what is kept"),
+        (
+            "shapesgen describe --shape star --pattern solid --rotation 0 --colour red --size huge "
+            "--texture none --opacity 1.0 --border solid",
+            "the class with these",
+        ),
+    )
 
     class_id: Positional[tuple[int, ...]] = ()
     """Ids to describe."""
@@ -173,6 +196,12 @@ class Describe:
 class Ceiling:
     """Find the highest accuracy that any classifier can reach, by rendering every class."""
 
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("shapesgen ceiling", "all classes: a quarter of a minute"),
+        ("shapesgen ceiling --rotation-cue none", "without the notch"),
+        ("shapesgen ceiling --only size=huge", "a part of the classes"),
+    )
+
     only: Annotated[Only, arg(metavar="ATTRIBUTE=OPTION,...")] = ()
     """Only the classes with these options; see `render`."""
     rotation_cue: RotationCue = "notch"
@@ -192,6 +221,12 @@ class Ceiling:
 @dataclass
 class Preview:
     """Draw a contact sheet: all shapes, or the instances of some classes, or what a folder holds."""
+
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("shapesgen preview --out sheet.png", "all shapes"),
+        ("shapesgen preview --out sheet.png --class-id 7", "its ten images"),
+        ("shapesgen preview --out sheet.png --dir shapes", "what a folder holds"),
+    )
 
     out: Annotated[Path, arg(metavar="FILE.png")]
     """Picture to write."""
@@ -264,13 +299,14 @@ def _naming_flags() -> Iterator[None]:
         raise UserError(f"--{field.replace('_', '-')} {rest}") from None
 
 
-Command = (
-    Annotated[Render, subcommand("render")]
-    | Annotated[Verify, subcommand("verify")]
-    | Annotated[Preview, subcommand("preview")]
-    | Annotated[Describe, subcommand("describe")]
-    | Annotated[Ceiling, subcommand("ceiling")]
-)
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "render": Render,
+    "verify": Verify,
+    "preview": Preview,
+    "describe": Describe,
+    "ceiling": Ceiling,
+}
+ABOUT = "The procedural image set of 184,320 classes: write, check, see and measure it."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -278,12 +314,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     such as that of Ctrl-C."""
     try:
         with one_line_errors("shapesgen"):
-            command = tyro.cli(
-                Command,
-                args=arguments,
-                prog="shapesgen",
-                description="The procedural image set of 184,320 classes: write, check, see and measure it.",
-                config=(tyro.conf.FlagCreatePairsOff,),
+            answer_help_of(COMMANDS, "shapesgen", ABOUT, arguments)
+            command = tyro.extras.subcommand_cli_from_dict(
+                COMMANDS, args=arguments, prog="shapesgen", description=ABOUT
             )
     except SystemExit as end:  # help, or bad flags
         return int(end.code or 0)

@@ -29,11 +29,16 @@ def run(
     workers: int,
     images: int,
     progress: bool,
+    joins: bool = False,
 ) -> list[Result]:
     """`function(task, report)` for each task, in `workers` processes; the results in order.
 
     The first exception, Ctrl-C included, stops all workers at their next report and is raised here. With one
     worker all happens in this process. Otherwise `function` must be picklable.
+
+    Args:
+        joins: this process is one of them, from the last task backwards: it has imported already what others
+            must import first.
     """
     with tqdm(total=images, unit=" images", unit_scale=True, disable=not progress, smoothing=0.1) as bar:
 
@@ -54,11 +59,24 @@ def run(
         # Spawned, not forked: the parent may have threads, of torch or pyarrow, that a fork would break.
         context = multiprocessing.get_context("spawn")
         counts = context.Array("q", 3)  # images, bytes, whether to stop
-        with ProcessPoolExecutor(min(workers, len(tasks)), context, _start, (counts,)) as pool:
+        others = min(workers, len(tasks)) - joins
+        with ProcessPoolExecutor(others, context, _start, (counts,)) as pool:
             try:
                 with _workers_are_deaf():
                     futures = [pool.submit(_call, function, task) for task in tasks]
-                pending = set(futures)
+                mine: dict[int, Result] = {}
+
+                def report_here(done: int, size: int) -> None:
+                    _add(counts, done, size)
+                    show(counts[0], counts[1])
+
+                for number in reversed(range(len(tasks))) if joins else ():
+                    if any(future.done() and future.exception() for future in futures[:number]):
+                        break
+                    if not futures[number].cancel():  # the others have come so far
+                        break
+                    mine[number] = function(tasks[number], report_here)
+                pending = {future for number, future in enumerate(futures) if number not in mine}
                 while pending:
                     done, pending = wait(pending, timeout=0.2, return_when=FIRST_EXCEPTION)
                     show(counts[0], counts[1])
@@ -68,7 +86,7 @@ def run(
                 counts[2] = 1
                 pool.shutdown(cancel_futures=True)
                 raise
-        return [future.result() for future in futures]
+        return [mine[n] if n in mine else future.result() for n, future in enumerate(futures)]
 
 
 @contextlib.contextmanager
@@ -103,10 +121,14 @@ def _die_with_parent() -> None:
 
 def _call(function: Callable[[Any, Report], Any], task: Any) -> Any:
     def report(done: int, size: int) -> None:
-        with _counts.get_lock():
-            _counts[0] += done
-            _counts[1] += size
+        _add(_counts, done, size)
         if _counts[2]:
             raise StoppedError
 
     return function(task, report)
+
+
+def _add(counts: Any, done: int, size: int) -> None:
+    with counts.get_lock():
+        counts[0] += done
+        counts[1] += size

@@ -10,13 +10,12 @@ from classifier.data import image_errors
 from classifier.examples import class_means, embed
 from classifier.images.pictures import open_pictures
 from classifier.trained import CLASSES, open_trained
-from sqrtvocab.atomic import require_space
+from sqrtvocab.atomic import new_folder, require_space, sealed, write_json
 from sqrtvocab.cache import default_cache
-from sqrtvocab.errors import UserError
+from sqrtvocab.errors import RunError, UserError
 from sqrtvocab.settings import read_config
 from sqrtvocab.training import open_runtime
 from sqrtvocab.training.checkpoint import save_checkpoint
-from sqrtvocab.training.run_folder import begin_run
 
 
 def add(config: AddConfig) -> None:
@@ -50,6 +49,7 @@ def add(config: AddConfig) -> None:
             valid_fraction=0.0,
             test_fraction=0.0,
             skip_damaged=config.skip_damaged,
+            fewest=1,
             say=runtime.say,
         )
         images = source["train"]
@@ -67,9 +67,14 @@ def add(config: AddConfig) -> None:
     require_space(out, 2 * sum(tensor.nbytes for tensor in model.state_dict().values()) + (16 << 20))
     # Groups only report; those there were say nothing of the new classes.
     regrouped = {"num_classes": len(names), "grouping": "index", "num_groups": None}
-    begin_run(out, {**read_config(config.run), **regrouped})
     state = {key: value for key, value in opened.checkpoint.state.items() if key not in ("sha256", "seal")}
-    save_checkpoint(out, "best", model, state, documents={CLASSES: names})
+    try:
+        with new_folder(out) as run:
+            write_json(run / "config.json", sealed({**read_config(config.run), **regrouped}))
+            save_checkpoint(run, "best", model, state, documents={CLASSES: names})
+    except (OSError, RunError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RunError(f"--out {out}: cannot be written ({reason})") from error
     print(
         f"{len(images.classes):,} classes from {len(images):,} pictures added, {len(names):,} in all; "
         f"saved in {out}: eval_classifier {out} --image PICTURE names one"

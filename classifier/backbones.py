@@ -19,11 +19,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from classifier.cnn import Encoder
-from classifier.swift import SMALLEST, Swift
+from classifier.swift import FILTERS, SMALLEST, Swift
 from sqrtvocab.errors import UserError
 
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_OURS = ("cnn", "swift")
+_OURS = ("cnn", *FILTERS)
 _FROM_RUN = "encoder."  # before the names of weights in a checkpoint of train_classifier
 
 
@@ -54,7 +54,7 @@ def make_encoder(name: str, size: int, channels: int, weights: str = "none") -> 
     """A new encoder.
 
     Args:
-        name: "cnn", "swift", a name of `torchvision.models`, or "timm:NAME".
+        name: "cnn", "swift", "swift-wide", a name of `torchvision.models`, or "timm:NAME".
         size, channels: of the images.
         weights: "none" for random ones, "default" for the library's best (downloaded), or a file of the same
             model's.
@@ -64,8 +64,8 @@ def make_encoder(name: str, size: int, channels: int, weights: str = "none") -> 
     """
     if name == "cnn":
         encoder: Encoder | Swift | Backbone = _paper(size, channels, weights)
-    elif name == "swift":
-        encoder = _swift(size, channels, weights)
+    elif name in FILTERS:
+        encoder = _swift(name, size, channels, weights)
     elif name.startswith("timm:"):
         encoder = _timm(name.removeprefix("timm:"), size, weights)
     else:
@@ -97,12 +97,12 @@ def _paper(size: int, channels: int, weights: str) -> Encoder:
     return Encoder(size, channels)
 
 
-def _swift(size: int, channels: int, weights: str) -> Swift:
+def _swift(name: str, size: int, channels: int, weights: str) -> Swift:
     if weights == "default":
-        raise UserError("--weights default: there are none for --backbone swift; use none or a file")
+        raise UserError(f"--weights default: there are none for --backbone {name}; use none or a file")
     if size < SMALLEST:
-        raise UserError(f"--image-size {size}: --backbone swift needs at least {SMALLEST}")
-    return Swift(size, channels)
+        raise UserError(f"--image-size {size}: --backbone {name} needs at least {SMALLEST}")
+    return Swift(size, channels, FILTERS[name])
 
 
 # ---- torchvision

@@ -42,6 +42,7 @@ def eval_main() -> int:
 def predict_main() -> int:
     """`predict_classifier`. Returns the exit code."""
     with one_line_errors("predict_classifier"):
+        answer_help(PredictConfig, "predict_classifier")
         config = tyro.cli(PredictConfig, prog="predict_classifier")
 
     from classifier.predict import predict
@@ -52,6 +53,7 @@ def predict_main() -> int:
 def export_main() -> int:
     """`export_classifier`. Returns the exit code."""
     with one_line_errors("export_classifier"):
+        answer_help(ExportConfig, "export_classifier")
         config = tyro.cli(ExportConfig, prog="export_classifier")
 
     from classifier.export import export
@@ -62,6 +64,7 @@ def export_main() -> int:
 def add_main() -> int:
     """`add_classes`. Returns the exit code."""
     with one_line_errors("add_classes"):
+        answer_help(AddConfig, "add_classes")
         config = tyro.cli(AddConfig, prog="add_classes")
 
     from classifier.adding import add

@@ -21,10 +21,13 @@ from sqrtvocab.settings import HeadFlags, MachineFlags, PresetFlag, RunFlags, St
 EMBEDDING = 512  # width of what the CNN makes of an image; here because --rank is checked without torch
 
 Grouping = Literal["auto", "aligned", "index", "frequency", "random", "taxonomy", "clusters", "discovered"]
+FOUND = ("clusters", "discovered")  # groupings that are found in the images
 
 
 @dataclass(frozen=True)
 class _HeadFlags(HeadFlags):
+    OPTIONS: ClassVar[tuple[str, ...]] = (*HeadFlags.OPTIONS, "storage")
+
     grouping: Grouping = "aligned"
     """Which classes share a group. aligned: the group count nearest √V at which member t means the same
     attributes in every group (384 of 184,320). index: consecutive classes, floor(√V) groups unless
@@ -34,6 +37,12 @@ class _HeadFlags(HeadFlags):
     the others of its group, for --head grouped where nothing is known of the labels. auto: taxonomy if there
     is one, aligned if there are --radices, else index. A head without groups uses it only to report group
     accuracy."""
+    embeddings: Path | None = None
+    """For --grouping clusters and discovered: a run of train_classifier, such as a short one with --head
+    prototype, by whose embeddings of the images classes are alike; by default pixels decide. Needed only to
+    begin."""
+    storage: Literal["float32", "float16"] | None = None
+    """Number format in which --head prototype keeps its classes; float32 by default."""
     radices: str | None = None
     """How your own classes are made of attributes, as in 19,21,28 (the syllables of Hangul in their order):
     the options of each attribute, those that change slowest first. For --grouping aligned, and for a head
@@ -73,6 +82,8 @@ class _HeadFlags(HeadFlags):
                 "--num-groups needs --grouping index, frequency, random, taxonomy, clusters or discovered: "
                 "aligned chooses the number itself"
             )
+        if self.embeddings is not None and self.grouping not in FOUND:
+            problems.append(f"--embeddings is for --grouping {' or '.join(FOUND)}, not {self.grouping}")
         if self.grouping == "taxonomy" and self.taxonomy is None:
             problems.append("--grouping taxonomy needs --taxonomy FILE")
         if self.radices is not None:
@@ -110,9 +121,10 @@ class _ImageFlags(Flags):
     backbone was made for."""
     grey: bool = False
     """Take the colours away."""
-    augment: Literal["none", "shift", "standard"] = "none"
+    augment: Literal["none", "shift", "standard", "letters"] = "none"
     """Change training images each time they are seen. shift: move them by up to an eighth. standard: cut out
-    half or more, and change brightness, contrast and saturation."""
+    half or more, and change brightness, contrast and saturation. letters: turn, slant, stretch, bend and
+    move them a little, with thicker or thinner strokes."""
     flip: Literal["none", "horizontal", "vertical", "both"] = "none"
     """Mirror every second training image, where that leaves its class the same."""
     mixup: float = 0.0
@@ -191,8 +203,9 @@ class _BackboneFlags(Flags):
     SECTION: ClassVar[str] = "model"
 
     backbone: str = "cnn"
-    """What makes an embedding of an image: cnn (the paper's), swift (seven times as fast), any classification
-    model of torchvision.models by name, such as resnet18 or mobilenet_v3_small, or timm:NAME."""
+    """What makes an embedding of an image: cnn (the paper's), swift (seven times as fast), swift-wide (twice
+    its filters), any classification model of torchvision.models by name, such as resnet18 or
+    mobilenet_v3_small, or timm:NAME."""
     weights: str = "none"
     """Where the backbone's weights begin. none: at random. default: the library's best (downloaded). Or a
     file: the model's state dict, or model.safetensors of another run."""
@@ -281,7 +294,8 @@ class TrainConfig(
     MODULE: ClassVar[str] = "classifier.train"
     ADDED_LATER: ClassVar[dict[str, Any]] = {
         "modulation": None, "rank": None, "chunk_size": None, "samples": None, "hashes": None,
-        "buckets": None, "radices": None, "taxonomy": None,
+        "buckets": None, "embeddings": None, "storage": None, "radices": None, "taxonomy": None,
+        "optimizer": "adam",
         **{
             field.name: field.default
             for kind in (_ImageFlags, _BackboneFlags, _ExampleFlags)
@@ -289,9 +303,10 @@ class TrainConfig(
             if field.name not in ("data", "only", "rotation_cue", "images_per_class")
         },
         "image_size": 100,
+        "vocab_parallel": False,
     }  # fmt: skip
 
-    preset: Literal["paper", "quickstart", "prototype", "pictures"] = "paper"
+    preset: Literal["paper", "quickstart", "fast", "prototype", "pictures"] = "paper"
 
     def problems(self) -> list[str]:
         problems = super().problems()
@@ -368,6 +383,17 @@ class EvalConfig(Flags):
 class PredictConfig(Flags):
     """Name pictures of any size with a trained classifier: a line for each, on standard output."""
 
+    EXAMPLES = (
+        ("predict_classifier runs/NAME picture.jpg", "what is this?"),
+        ("predict_classifier runs/NAME photos", "all pictures in a folder"),
+        ("predict_classifier runs/NAME photos --json", "for another program"),
+    )
+    SECTIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model": ("run", "checkpoint"),
+        "data": ("pictures",),
+        "machine": ("device", "precision", "batch_size", "workers"),
+    }
+
     run: tyro.conf.Positional[Path]
     """Run folder of train_classifier."""
     pictures: tyro.conf.Positional[tuple[Path, ...]]
@@ -400,10 +426,20 @@ class ExportConfig(Flags):
     """Write a trained classifier into one file that needs nothing of this package: pictures of any size go
     in, the most probable classes come out. Their names go into labels.json beside it."""
 
+    EXAMPLES = (
+        ("export_classifier runs/NAME", "model.onnx in the run folder"),
+        ("export_classifier runs/NAME --format torch", "a program of torch.export"),
+        ("export_classifier runs/NAME --out plants.onnx --images 0", "checked on every validation image"),
+    )
+    SECTIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model": ("run", "checkpoint"),
+        "data": ("images", "data"),
+    }
+
     run: tyro.conf.Positional[Path]
     """Run folder of train_classifier."""
     out: Path | None = None
-    """The file; model.onnx or model.pt2 in the run folder by default."""
+    """The file, with the suffix of its format; model.onnx or model.pt2 in the run folder by default."""
     format: Literal["onnx", "torch"] = "onnx"
     """onnx: for onnxruntime and others. torch: a program of torch.export."""
     top_k: int = 5
@@ -419,7 +455,16 @@ class ExportConfig(Flags):
         problems = super().problems() + at_least(self, 0, "images") + at_least(self, 1, "top_k")
         if self.out is not None and self.out.is_dir():
             problems.append(f"--out {self.out}: a folder; expected the name of a file")
+        elif self.out is not None and self.out.suffix != self.suffix:  # not, say, over the run's config.json
+            problems.append(
+                f"--out {self.out}: expected a name that ends in {self.suffix}, for --format {self.format}"
+            )
         return problems
+
+    @property
+    def suffix(self) -> str:
+        """How the name of the file ends."""
+        return {"onnx": ".onnx", "torch": ".pt2"}[self.format]
 
 
 @dataclass(frozen=True)
@@ -428,6 +473,17 @@ class AddConfig(Flags):
 
     For runs on your own pictures whose classes are examples (--head prototype).
     """
+
+    EXAMPLES = (
+        ("add_classes runs/NAME more", "a folder for each new class"),
+        ("add_classes runs/NAME more.csv --label-column name", "a table"),
+        ("add_classes runs/NAME more --out runs/larger", "under another name"),
+    )
+    SECTIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "model": ("run", "checkpoint"),
+        "data": ("folder", "image_column", "label_column", "skip_damaged"),
+        "machine": ("device", "precision", "workers"),
+    }
 
     run: tyro.conf.Positional[Path]
     """Run folder of train_classifier."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,21 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
 from classifier.config import EvalConfig
 from classifier.data import class_counts, image_batches, image_errors, in_batches, open_images, sample_of
 from classifier.embeddings import ClassMeans
-from classifier.figures import worded
+from classifier.figures import confused_grid, confusion_figures, worded
 from classifier.images.decode import PictureError, decode
-from classifier.images.protocol import IntArray
+from classifier.images.protocol import ImageSet, IntArray, Pixels
 from classifier.model import Classifier
 from classifier.trained import Trained, open_trained
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Partition
+from sqrtvocab.atomic import write_bytes
 from sqrtvocab.errors import UserError
 from sqrtvocab.training import Runtime, open_runtime, write_json
+from sqrtvocab.training.logbook import unknown_glyphs_as_boxes
+from sqrtvocab.training.score_figures import group_confusion_figure, reliability_figure
 from sqrtvocab.training.score_report import (
     GroupName,
     group_by_classes,
@@ -35,8 +40,10 @@ from sqrtvocab.training.score_report import (
     shorten,
 )
 from sqrtvocab.training.scores import Scores, ScoreSheet
+from sqrtvocab.training.vocab_parallel import in_step, no_rows
 
 TOP_K = 5  # classes among which to look for the true one
+CONFUSED = 6  # pairs of classes shown side by side
 
 
 class Confusion(NamedTuple):
@@ -114,11 +121,13 @@ def evaluate(
     top_k = min(top_k, model.head.num_classes)
     sheet = ScoreSheet(model.head.num_classes, partition, runtime)
     rows = []
-    for images, target in batches:
-        images = images.to(runtime.device, non_blocking=True)
-        target = target.to(runtime.device, non_blocking=True)
+    for batch in in_step(batches, model.head, runtime):
         with runtime.autocast():
-            hidden = model.encoder(images)  # [N, d]
+            if batch is None:
+                hidden, target = no_rows(model.head)
+            else:
+                images, target = (tensor.to(runtime.device, non_blocking=True) for tensor in batch)
+                hidden = model.encoder(images)  # [N, d]
             losses = model.head(hidden, target, reduction="none")
             guesses = model.head.guesses(hidden, target, partition, top_k)
         sheet.add(target, losses, guesses)
@@ -166,6 +175,10 @@ def report(config: EvalConfig) -> None:
         )
         with image_errors(moved.data):
             result = evaluate(model, progress, partition, runtime, config.top_k)
+            pairs = [
+                side_by_side(one, images, chosen[one.row], source["train"])
+                for one in result.confused(CONFUSED)
+            ]
 
     ceiling = images.ceiling()
     counts = class_counts(source["train"]).numpy()
@@ -198,7 +211,7 @@ def report(config: EvalConfig) -> None:
     )
     print(f"{'':<20}{'accuracy':>9}{'ceiling' if ceiling else '':>9}{'chance':>9}")
     chances = {"overall": 1 / len(classes), "group": 1 / partition.num_groups}
-    for name, share in rows.items():
+    for name, share in {**rows, "mean over classes": result.scores.mean_class_accuracy}.items():
         top = f"{ceiling.overall:>9.1%}" if ceiling and name == "overall" else " " * 9
         chance = f"{chances[name]:>9.2%}" if name in chances else ""
         print(f"{name:<20}{share:>9.2%}{top}{chance}")
@@ -215,7 +228,39 @@ def report(config: EvalConfig) -> None:
         print("\nclasses taken for each other\n" + "\n".join(map(confusion_line, details["confused"])))
     path = config.run / f"eval-{config.split}.json"
     write_json(path, document)
-    print(f"\nsaved as {path}")
+    figures = {
+        "confused": confused_grid(pairs, classes if space is None else space) if pairs else None,
+        "reliability": reliability_figure(result.scores),
+        "groups": group_confusion_figure(result.scores),
+        **confusion_figures(result.target, result.predicted, space),
+    }
+    written = [name for name, figure in figures.items() if write_picture(path, name, figure)]
+    print(f"\nsaved as {path}, with pictures: {path.stem}-{{{','.join(written)}}}.png")
+
+
+def side_by_side(
+    one: Confusion, images: ImageSet, index: int, train: ImageSet
+) -> tuple[Pixels, Pixels, int, int, int]:
+    """What `confused_grid` shows of two classes: the image `index` that was taken for another class, and an
+    image of that class."""
+    image = images.batch([index])[0][0]
+    for rivals in (images, train):  # a rare class has none for validation
+        if len(found := np.flatnonzero(rivals.labels == one.predicted)):
+            return image, rivals.batch(found[:1])[0][0], one.true, one.predicted, one.times
+    return image, np.full_like(image, 255), one.true, one.predicted, one.times
+
+
+def write_picture(scores: Path, name: str, figure: Figure | None) -> bool:
+    """Write a figure beside the file of the scores it belongs to; None removes that of older scores."""
+    path = scores.with_name(f"{scores.stem}-{name}.png")
+    if figure is None:
+        path.unlink(missing_ok=True)
+        return False
+    picture = io.BytesIO()
+    with unknown_glyphs_as_boxes():
+        figure.savefig(picture, format="png", dpi=2 * figure.dpi)  # on paper or a screen of today
+    write_bytes(path, picture.getvalue())
+    return True
 
 
 def name_groups(
@@ -227,13 +272,15 @@ def name_groups(
     def name(group: int) -> str:
         assert space is not None
         members = members_of(partition, group).tolist()
-        first = space.describe(members[0])
         digits = space.decode(np.array(members))  # [S, 8]
-        shared = [
-            worded(attribute, option)
-            for (attribute, option), same in zip(first.items(), (digits == digits[0]).all(0), strict=True)
-            if same and len(space.options[attribute]) > 1
-        ]
+        shared = []
+        for (attribute, options), column in zip(space.options.items(), digits.T, strict=True):
+            found = np.unique(column)
+            low, high = (worded(attribute, options[end]) for end in (found[0], found[-1]))
+            if len(found) == 1 and len(options) > 1:
+                shared.append(low)
+            elif len(found) == found[-1] - found[0] + 1 < len(options):  # groups may cut an attribute in two
+                shared.append(f"{low} to {high}")
         return " ".join(shared) or by_classes(group)
 
     return by_classes if space is None else name

@@ -106,15 +106,16 @@ class Examples:
         return range(step, min([total_steps, *(other for other in config.mine_at if other > step)]))
 
     def refresh(self, model: Classifier) -> float:
-        """Bring all classes up to date by `--refresh-images` of each; then fit the temperature on training
-        images that took no part in that. Returns the seconds that it took."""
+        """Bring all classes up to date by `--refresh-images` of each, evenly spread over its images, for
+        neighbours in a set are often alike; then fit the temperature on training images that took no part in
+        that. Returns the seconds that it took."""
         if not model.head.from_examples:
             return 0.0
         began = time.perf_counter()
         labels, count = self._images.labels, len(self._images.classes)
         by_class = np.argsort(labels, kind="stable")
-        place = _places(labels[by_class])  # [len] 0, 1, 2 ... within each class
-        shown = by_class[place < self._config.refresh_images]
+        is_shown = _spread(labels[by_class], self._config.refresh_images)  # [len]
+        shown = by_class[is_shown]
         hidden = self._embed(model, shown, "refresh")
         sums = class_means(hidden, torch.from_numpy(labels[shown]), count)  # [V, d]
         seen = torch.from_numpy(np.unique(labels))
@@ -123,7 +124,7 @@ class Examples:
         model.head.learn_classes(sums[seen].to(device), seen.to(device))
         self._name_missing(np.setdiff1d(np.arange(count), labels))
 
-        rest = by_class[place == self._config.refresh_images]
+        rest = by_class[~is_shown]
         rest = np.random.default_rng(self._config.seed).permutation(rest)[:FITTED]
         if len(rest):
             hidden = self._embed(model, rest, "temperature").to(device)
@@ -166,7 +167,7 @@ def embed(
     doing its share. `what` stands before the progress bar."""
     edges = [len(rows) * rank // runtime.world_size for rank in range(runtime.world_size + 1)]
     mine = rows[edges[runtime.rank] : edges[runtime.rank + 1]].tolist()
-    runtime.share(model.buffers())
+    runtime.share(model.encoder.buffers())
     was_training = model.training
     model.eval()
     parts = []
@@ -185,8 +186,11 @@ def class_means(hidden: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     return torch.zeros(num_classes, hidden.shape[1]).index_add_(0, labels, F.normalize(hidden, dim=1))
 
 
-def _places(ordered: IntArray) -> IntArray:
-    """Sorted labels [N] -> [N] which one of its class each is."""
+def _spread(ordered: IntArray, most: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Sorted labels [N] -> [N] which items are chosen: the first of each class and, evenly spread over the
+    others, as many as make `most`; all of a class that has no more."""
     starts = np.r_[0, np.flatnonzero(np.diff(ordered)) + 1] if len(ordered) else np.empty(0, np.int64)
     lengths = np.diff(np.r_[starts, len(ordered)])
-    return np.arange(len(ordered)) - np.repeat(starts, lengths)
+    place, length = np.arange(len(ordered)) - np.repeat(starts, lengths), np.repeat(lengths, lengths)
+    rank = -(-place * most // length)  # [N] how many are chosen before it
+    return (rank * length // most == place) | (length <= most)

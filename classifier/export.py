@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from classifier.data import image_errors, in_batches, open_images, sample_of
 from classifier.images.protocol import IntArray
 from classifier.model import Classifier
 from classifier.trained import Trained, open_trained
-from sqrtvocab.atomic import write_json
+from sqrtvocab.atomic import claimed, fsync, write_json
 from sqrtvocab.errors import RunError, UserError
 
 LABELS = "labels.json"
@@ -77,7 +77,21 @@ def middle_square(images: Tensor, size: int) -> Tensor:
     return x
 
 
-def export(config: ExportConfig) -> None:
+class Exported(NamedTuple):
+    """A file that was written and checked."""
+
+    path: Path
+    size: int
+    """Bytes."""
+    weights: int
+    """Bytes of the model's weights."""
+    images: int
+    """Validation images that it was checked on."""
+    same: int
+    """Those of them for which it names the best classes in the model's order; others are as probable."""
+
+
+def export(config: ExportConfig) -> Exported:
     """Run `export_classifier`.
 
     Raises:
@@ -86,7 +100,7 @@ def export(config: ExportConfig) -> None:
     """
     if config.format == "onnx":
         require_onnx()
-    out = config.out or config.run / f"model.{'onnx' if config.format == 'onnx' else 'pt2'}"
+    out = config.out or config.run / f"model{config.suffix}"
     trained = open_trained(config.run, config.checkpoint)
     weights = sum(value.nbytes for value in trained.model.state_dict().values())
     if config.format == "onnx" and weights > _LARGEST_ONNX:
@@ -99,29 +113,28 @@ def export(config: ExportConfig) -> None:
     draft = out.with_name(f".{out.name}.tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        draft.touch()  # or minutes later it would turn out that it cannot be written
-        print(f"exporting {config.run} ({config.checkpoint}) ...")
-        with _quiet():
-            program = _traced(deployed, trained)
-            if config.format == "onnx":
-                _write_onnx(program, draft)
-            else:
-                torch.export.save(program, draft)
-        run = _open_onnx(draft) if config.format == "onnx" else _open_torch(draft)
-        same, count = _compare(run, trained, images, deployed.top_k)
-        os.replace(draft, out)
+        with claimed(draft):  # at once, or minutes later it would turn out that it cannot be written
+            print(f"exporting {config.run} ({config.checkpoint}) ...")
+            with _quiet():
+                program = _traced(deployed, trained)
+                write, read = (
+                    (_write_onnx, _open_onnx) if config.format == "onnx" else (_write_torch, _open_torch)
+                )
+                write(program, draft)
+            same, count = _compare(read(draft), trained, images, deployed.top_k)
+            fsync(draft)
+            os.replace(draft, out)
+        write_json(out.parent / LABELS, list(trained.classes))
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({error.strerror or error})") from error
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-    write_json(out.parent / LABELS, list(trained.classes))
+    size = out.stat().st_size
     print(
-        f"{out}: {out.stat().st_size / 1e6:.1f} MB, the weights {weights / 1e6:.1f}; checked on {count:,} "
+        f"{out}: {size / 1e6:.1f} MB, the weights {weights / 1e6:.1f}; checked on {count:,} "
         f"validation images: probabilities within {TOLERANCE:.1%} of the model's, the best "
         f"{deployed.top_k} classes the same and in the same order for {same:,} (others are as probable)\n"
         f"{out.parent / LABELS}: the names of {len(trained.classes):,} classes"
     )
+    return Exported(out, size, weights, count, same)
 
 
 def require_onnx() -> None:
@@ -159,6 +172,13 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
         program, dynamo=True, input_names=[INPUT], output_names=list(OUTPUTS), dynamic_shapes=(axes,)
     )
     model.save(str(path), external_data=False)
+
+
+def _write_torch(program: torch.export.ExportedProgram, path: Path) -> None:
+    whole = io.BytesIO()  # not to the disk: if that is full, torch's own writer aborts the process
+    torch.export.save(program, whole)
+    with path.open("wb") as file:
+        file.write(whole.getbuffer())
 
 
 def _open_onnx(path: Path) -> Run:

@@ -17,8 +17,8 @@ from sqrtvocab.errors import UserError
 from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.training import BatchPlan, Runtime
 from sqrtvocab.training.class_plan import ClassPlan
-from sqrtvocab.training.memory import ADAM, require_memory
-from sqrtvocab.training.optimizer import make_adam, require_sparse_support
+from sqrtvocab.training.memory import BYTES_OF_STATE, require_memory
+from sqrtvocab.training.optimizer import make_adam, make_sgd, require_sparse_support
 
 
 class Classifier(nn.Module):
@@ -73,20 +73,28 @@ def make_classifier(
     return Classifier(encoder, built)
 
 
-def make_optimizer(model: Classifier, config: TrainConfig, runtime: Runtime) -> torch.optim.Optimizer:
-    """Adam, as in the paper.
+def make_optimizer(
+    model: Classifier, config: TrainConfig, counts: Tensor, runtime: Runtime
+) -> torch.optim.Optimizer:
+    """Adam, as in the paper, or SGD.
+
+    Args:
+        counts: [V] how many training images each class has.
 
     Raises:
         UserError: if the head's gradients do not suit the runtime.
     """
     require_sparse_support(model.head, config.head, runtime, config.compile)
-    return make_adam([{"params": model.parameters()}], model.head, lr=config.lr)
+    groups = [{"params": model.parameters()}]
+    if config.optimizer == "sgd":
+        return make_sgd(groups, model.head, config.lr, counts)
+    return make_adam(groups, model.head, lr=config.lr)
 
 
 def require_room(
     model: Classifier,
     shape: tuple[int, int, int],
-    batch_size: int,
+    config: TrainConfig,
     plan: BatchPlan | ClassPlan,
     runtime: Runtime,
 ) -> None:
@@ -96,10 +104,12 @@ def require_room(
     Raises:
         UserError: saying what a step takes.
     """
-    if runtime.device.type != "cpu":  # a GPU says itself what it lacks
+    if (
+        runtime.device.type != "cpu" or model.head.is_split
+    ):  # a GPU says itself what it lacks; a part is small
         return
     height, width, channels = shape
-    batch = min(batch_size, -(-plan.items(0) // plan.world_size))
+    batch = min(config.batch_size, -(-plan.items(0) // plan.world_size))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     # What the first layer of the CNN alone hands on, or less than what all layers of any other model do.
     features = batch * height * width * (FILTERS[0] if isinstance(model.encoder, Encoder) else 16)
@@ -109,10 +119,13 @@ def require_room(
         with runtime.autocast():
             return twin(images, torch.zeros(batch, dtype=torch.int64)).loss
 
-    def adam(twin: nn.Module) -> torch.optim.Optimizer:
+    def optimizer(twin: nn.Module) -> torch.optim.Optimizer:
+        if config.optimizer == "sgd":  # whatever its rates
+            return torch.optim.SGD(twin.parameters(), lr=config.lr)
         return make_adam([{"params": twin.parameters()}], cast(Classifier, twin).head)
 
-    require_memory(model, adam, loss, ADAM * parameters + 4 * features, f"--batch-size {batch}")
+    least = BYTES_OF_STATE[config.optimizer] * parameters + 4 * features
+    require_memory(model, optimizer, loss, least, f"--batch-size {batch}")
 
 
 def parameter_table(model: Classifier) -> dict[str, int]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from classifier.config import TrainConfig
 from classifier.data import class_counts, image_batches, in_batches, sample_of
 from classifier.embeddings import ClassMeans, show_classes
-from classifier.evaluate import TOP_K, Confusion, Evaluation, evaluate, name_groups
+from classifier.evaluate import CONFUSED, TOP_K, Evaluation, evaluate, name_groups, side_by_side
 from classifier.examples import held_out
 from classifier.figures import confused_grid, confusion_figures, example_grid
-from classifier.images.protocol import ImageSource, Pixels
+from classifier.images.protocol import ImageSource
 from classifier.labels import Labels
-from classifier.model import Classifier, parameter_table
+from classifier.model import Classifier
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Partition
 from sqrtvocab.training import BatchPlan, Runtime
@@ -28,7 +27,6 @@ from sqrtvocab.training.scores import BANDS
 from sqrtvocab.training.tally import not_finite
 
 EXAMPLES = 12  # validation images shown with captions
-CONFUSED = 6  # pairs of classes shown side by side
 
 BOARD = Board(
     "images",
@@ -53,10 +51,17 @@ BOARD = Board(
     {
         "loss": ("loss/train", "loss/validation"),
         "accuracy": ("accuracy/overall", "accuracy/group", "accuracy/ceiling"),
-        "accuracy by frequency": tuple(f"accuracy_by_frequency/{band}" for band in BANDS),
-        "loss by frequency": tuple(f"loss_by_frequency/{band}" for band in BANDS),
     },
 )
+BY_FREQUENCY = {
+    f"{what} by frequency": tuple(f"{what}_by_frequency/{band}" for band in BANDS)
+    for what in ("accuracy", "loss")
+}
+
+
+def make_board(labels: Labels) -> Board:
+    """How a run looks in TensorBoard: without charts that would stay empty."""
+    return replace(BOARD, charts={**BOARD.charts, **BY_FREQUENCY}) if labels.are_uneven else BOARD
 
 
 class Validation:
@@ -104,7 +109,9 @@ class Validation:
         """
         batches = in_batches(self._mine, self._batch_size)
         loader = image_batches(self._images, batches, self._workers, self._runtime)
-        self._runtime.share(model.buffers())  # of batch norms, which every rank has seen other images with
+        self._runtime.share(
+            model.encoder.buffers()
+        )  # of batch norms, which every rank has seen other images with
         if is_last:
             labels = self._images.labels[self._rows]
             self._means = ClassMeans(labels, len(self._images.classes), self._runtime)
@@ -148,21 +155,15 @@ class Validation:
         pictures, true = self._images.batch(self._mine[:EXAMPLES])
         guessed = result.predicted[: len(true)]  # in the result, rank 0's images come first
         book.figure("examples", example_grid(pictures, true, guessed, self._shown), step)
-        if pairs := [self._pair(one) for one in result.confused(CONFUSED)]:
+        if confused := result.confused(CONFUSED):
+            train = self._source["train"]
+            pairs = [side_by_side(one, self._images, self._rows[one.row], train) for one in confused]
             book.figure("confused_pairs", confused_grid(pairs, self._shown), step)
         for name, matrix in confusion_figures(result.target, result.predicted, self._images.space).items():
             book.figure(f"confusion/{name}", matrix, step)
         show_scores(book, result.scores, self._counts, self._name_group, "images", step)
         if self._means is not None and vectors is not None:
             show_classes(run, self._means, vectors, self._images, self._images.classes)
-
-    def _pair(self, one: Confusion) -> tuple[Pixels, Pixels, int, int, int]:
-        """Images of two classes that are taken for each other."""
-        image = self._images.batch([self._rows[one.row]])[0][0]
-        for rivals in (self._images, self._source["train"]):  # a rare class has none for validation
-            if len(found := np.flatnonzero(rivals.labels == one.predicted)):
-                return image, rivals.batch(found[:1])[0][0], one.true, one.predicted, one.times
-        return image, np.full_like(image, 255), one.true, one.predicted, one.times
 
     def summary(self, metrics: dict[str, float]) -> str:
         """The most important of the numbers, in a phrase."""
@@ -186,6 +187,7 @@ def opening_facts(
     partition: Partition,
     plan: BatchPlan | ClassPlan,
     validation: Validation,
+    parameters: Mapping[str, int],
 ) -> dict[str, str]:
     """What is to be known of a run when it begins, in the order in which to say it."""
     images = source["train"]
@@ -205,7 +207,7 @@ def opening_facts(
         facts["taxonomy"] = labels.taxonomy.describe(partition)
     if config.prior or labels.are_uneven:
         facts["prior"] = labels.describe_prior(bool(config.prior))
-    facts["parameters"] = "; ".join(f"{part} {count:,}" for part, count in parameter_table(model).items())
+    facts["parameters"] = "; ".join(f"{part} {count:,}" for part, count in parameters.items())
     total_steps = config.total_steps(plan.steps_per_epoch)
     facts["steps"] = f"{total_steps:,} of {plan.effective_batch:,} images; {plan.steps_per_epoch:,} an epoch"
     if validation.ceiling is not None:

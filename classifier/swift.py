@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-FILTERS = (24, 48, 96, 128)
+FILTERS = {"swift": (24, 48, 96, 128), "swift-wide": (48, 96, 192, 256)}
 WIDTH = 256
 SMALLEST = 16  # pixels
 
@@ -22,20 +23,20 @@ class Swift(nn.Module):
     the work. Without batch norm the learning rate that this needs to learn quickly (3e-3) does not hold.
     """
 
-    def __init__(self, size: int = 100, channels: int = 3) -> None:
+    def __init__(self, size: int = 100, channels: int = 3, filters: Sequence[int] = FILTERS["swift"]) -> None:
         """size: side of the images, at least 16; an odd last row and column are left out."""
         super().__init__()
         self.width = WIDTH
         layers: list[nn.Module] = []
         side = size // 2
-        for place, (before, after) in enumerate(pairwise((4 * channels, *FILTERS))):
+        for place, (before, after) in enumerate(pairwise((4 * channels, *filters))):
             layers += [nn.Conv2d(before, after, kernel_size=3, padding=1, bias=False), BatchNorm(after)]
-            if place < len(FILTERS) - 1:
+            if place < len(filters) - 1:
                 layers.append(nn.MaxPool2d(2))
                 side //= 2
             layers.append(nn.ReLU(inplace=True))
         self.convolutions = nn.Sequential(*layers)
-        self.embed = nn.Linear(FILTERS[-1] * side * side, WIDTH)
+        self.embed = nn.Linear(filters[-1] * side * side, WIDTH)
         self.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> Tensor:

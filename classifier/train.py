@@ -32,8 +32,8 @@ from classifier.discovered import groups_of_run
 from classifier.examples import Examples, make_plan
 from classifier.labels import read_labels
 from classifier.mixing import Mixing
-from classifier.model import make_classifier, make_optimizer, require_room
-from classifier.report import BOARD, Validation, opening_facts
+from classifier.model import make_classifier, make_optimizer, parameter_table, require_room
+from classifier.report import Validation, make_board, opening_facts
 from classifier.trained import documents_beside_weights
 from sqrtvocab.errors import UserError
 from sqrtvocab.training.accumulate import exchange_gradients, share_of_mean
@@ -45,14 +45,16 @@ from sqrtvocab.training.runtime import Runtime, open_runtime
 from sqrtvocab.training.schedule import set_learning_rate
 from sqrtvocab.training.stop import StopRequests
 from sqrtvocab.training.tally import Tally
+from sqrtvocab.training.vocab_parallel import own_tensors, split_over_ranks, split_parameters
 from sqrtvocab.training.window import Window
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its images.
 SAME_RUN = (
-    "head", "modulation", "rank", "samples", "hashes", "buckets", "num_classes", "grouping", "groups",
-    "radices", "super_classes", "prior", "backbone", "drawn_on_the_fly", "image_size", "grey", "augment",
-    "flip", "mixup", "cutmix", "training_images", "images_per_step", "eval_images", "seed", "shuffle_labels",
-    "images_of_a_class", "class_balance", "mine_at", "mine_classes", "refresh_images", "hold_out_classes",
+    "head", "modulation", "rank", "samples", "hashes", "buckets", "storage", "num_classes", "grouping",
+    "groups", "radices", "super_classes", "prior", "optimizer", "backbone", "drawn_on_the_fly", "image_size",
+    "grey", "augment", "flip", "mixup", "cutmix", "training_images", "images_per_step", "eval_images", "seed",
+    "shuffle_labels", "images_of_a_class", "class_balance", "mine_at", "mine_classes", "refresh_images",
+    "hold_out_classes",
 )  # fmt: skip
 HPARAMS = ("head", "grouping", "groups", "num_classes", "prior", "backbone", "images_per_step", "lr", "seed")
 
@@ -103,12 +105,15 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     model = make_classifier(config.head, partition, encoder, labels.radices, frequent_first, **options)
     if config.prior:
         model.head.init_prior(labels.counts)
+    parameters = parameter_table(model)
+    if config.vocab_parallel:
+        model.head = split_over_ranks(model.head, config.head, runtime)
     model.to(runtime.device)
     partition.to(runtime.device)
-    require_room(model, train_images.shape, config.batch_size, plan, runtime)
+    require_room(model, train_images.shape, config, plan, runtime)
     validation = Validation(source, config, labels, partition, workers, runtime)
-    optimizer = make_optimizer(model, config, runtime)
-    scaler = runtime.scaler()
+    optimizer = make_optimizer(model, config, labels.counts, runtime)
+    scaler = runtime.scaler(model.head.is_split)
 
     # --------------------------------------------------------------------------------------------------------
     # Run folder: a new one, or one to continue
@@ -124,17 +129,22 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         "training_images": len(train_images),
         "images_per_step": plan.effective_batch,
         "total_steps": total_steps,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "head_parameters": sum(parameter.numel() for parameter in model.head.parameters()),
+        "parameters": parameters["encoder"] + parameters["head"],
+        "head_parameters": parameters["head"],
     }
     same = (*SAME_RUN, *images_settings)
     documents = documents_beside_weights(config, train_images, labels, partition)
     run = open_run(folder, config, resolved, same, model, optimizer, scaler, runtime, documents)
     book = Logbook(
-        run.folder, start_step=run.step, recorded=run.recorded, enabled=runtime.is_main, board=BOARD
+        run.folder,
+        start_step=run.step,
+        recorded=run.recorded,
+        enabled=runtime.is_main,
+        board=make_board(labels),
     )
     book.text("config", markdown_table(run.settings))
-    run.introduce(book, opening_facts(config, source, labels, model, partition, plan, validation))
+    facts = opening_facts(config, source, labels, model, partition, plan, validation, parameters)
+    run.introduce(book, facts)
     if run.has_nothing_to_do(book):
         return
 
@@ -145,14 +155,14 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     model.train()
     if config.compile:
         model.compile()
-    learner = runtime.replicate(model)
+    learner = runtime.replicate(model, own_tensors(model))
     augmentation = Augmentation(config.augment, config.flip, size, config.seed)
     mixing = Mixing(config.mixup, config.cutmix)
     examples = Examples(train_images, plan, config, workers, runtime)
     planned = range(0)  # the steps that `batches` holds
     batches: Iterator[tuple[Tensor, Tensor]] = iter(())
     tally = Tally(("loss", "group_loss", "member_loss"), runtime)
-    gradients = GradientNorms(runtime)
+    gradients = GradientNorms(runtime, split=split_parameters(model))
     window = Window("images", run.step, total_steps, stop, runtime)
     reason = None  # to stop early
 

@@ -2,7 +2,7 @@
 
     CACHE/NAME-KEY/pixels.bin     uint8 [N, size, size, channels], in the order of the listing
     CACHE/NAME-KEY/done.json      what it was made of, checksums, damaged pictures; written last
-    CACHE/NAME-KEY/chunks/        while it is made: a small file for each chunk whose pixels are on the disk
+    CACHE/NAME-KEY/chunks/        while it is made: a small file for each chunk that is done
 
 A run that is killed leaves its finished chunks behind, and the next one makes the others. Sets that would be
 too large are decoded whenever an image is asked for; the pass is made all the same, once, and finds the
@@ -12,6 +12,7 @@ damaged pictures, but keeps no pixels.
 from __future__ import annotations
 
 import hashlib
+import json
 import multiprocessing
 import os
 import re
@@ -21,6 +22,7 @@ import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,10 +36,10 @@ from classifier.images.decode import PictureError, decode
 from classifier.images.protocol import IntArray, Pixels
 from classifier.images.stores import Store
 from shapesgen.workers import Report, run
-from sqrtvocab.atomic import parse_json, write_json
+from sqrtvocab.atomic import SEAL, read_json, read_sealed, sealed, write_json
 from sqrtvocab.errors import RunError, UserError
 
-FORMAT = 1  # to be raised when `decode` makes other pixels of the same file
+FORMAT = 2  # to be raised when `decode` makes other pixels of the same file
 CHUNK = 512  # pictures
 _REPORT = 32  # pictures between two reports
 _PER_WORKER = 5_000  # pictures that are worth the start of another process, which imports torch
@@ -136,6 +138,7 @@ def open_pixels(
                     kept = f"into {place}" if keeps else "to find damaged ones (no pixels are kept)"
                     say(f"decoding {len(store):,} pictures once, {kept}")
                 facts = _make(place, store, shape, keeps, workers, made_of)
+            shutil.rmtree(place / "chunks", ignore_errors=True)  # also what a kill has left of them
     except OSError as error:
         raise UserError(f"--cache {cache}: cannot be written ({error.strerror or error})") from error
     damaged = {int(number): str(reason) for number, reason in facts["damaged"].items()}
@@ -159,8 +162,10 @@ def _read(place: Path, made_of: dict[str, Any], say: Say) -> tuple[dict[str, Any
     if made_of["kept"] and _bytes(made_of) > _MUCH:
         say(f"checking {_bytes(made_of) / 1e9:.1f} GB of decoded pictures in {place}")
     try:
-        facts = parse_json(path.read_text("utf-8"))
-        if any(facts[key] != value for key, value in made_of.items()):
+        facts = read_sealed(path)
+        if SEAL not in facts:
+            return None, "of an older version"
+        if any(facts.get(key) != value for key, value in made_of.items()):
             return None, "the pictures have changed since"
         checksums = facts["checksums"]
         if made_of["kept"]:
@@ -170,7 +175,7 @@ def _read(place: Path, made_of: dict[str, Any], say: Say) -> tuple[dict[str, Any
             if wrong:
                 return None, f"{len(wrong)} of {len(checksums)} chunks are damaged"
         return facts, ""
-    except (ValueError, KeyError, TypeError, OSError):
+    except (UserError, OSError):
         return None, "it cannot be read"
 
 
@@ -219,7 +224,7 @@ def _make(
     count = sum(len(chunk.store) for chunk in todo)
     workers = max(1, min(workers, count // _PER_WORKER))
     try:
-        made = run(task, todo, workers, count, progress=sys.stderr.isatty())
+        made = run(task, todo, workers, count, progress=sys.stderr.isatty(), joins=True)
     except BrokenProcessPool as error:
         raise RunError(
             "a process that decodes pictures was killed (out of memory?); run again to continue, "
@@ -230,8 +235,7 @@ def _make(
     for chunk in chunks:
         damaged |= records[chunk]["damaged"]
     facts = {**made_of, "checksums": [records[chunk]["checksum"] for chunk in chunks], "damaged": damaged}
-    write_json(place / "done.json", facts)
-    shutil.rmtree(place / "chunks")
+    write_json(place / "done.json", sealed(facts))
     return facts
 
 
@@ -242,31 +246,30 @@ class _Chunk:
 
 
 def _decode_chunk(chunk: _Chunk, report: Report, place: Path, shape: Shape, keeps: bool) -> dict[str, Any]:
-    """Decode the pictures of a chunk into its place, see it on the disk, and write down that it is."""
+    """Decode the pictures of a chunk into its place, and write down that it is done."""
     if multiprocessing.parent_process() is not None:
         torch.set_num_threads(1)  # the processes are what runs in parallel
-    images = np.zeros((len(chunk.store), *shape.image), np.uint8)
-    damaged = {}
-    done = read = 0
-    for n in range(len(chunk.store)):
-        try:
-            file = chunk.store.read(n)
-            read += len(file)
-            images[n] = decode(file, shape.size, shape.channels)
-        except PictureError as error:
-            damaged[str(chunk.number * CHUNK + n)] = str(error)
-        done += 1
-        if done == _REPORT or n == len(chunk.store) - 1:
-            report(done, read)
-            done = read = 0
-    if keeps:
-        with (place / "pixels.bin").open("r+b") as pixels:
-            pixels.seek(chunk.number * CHUNK * shape.bytes)
-            pixels.write(images.data)
-            pixels.flush()
-            os.fsync(pixels.fileno())
-    record = {"checksum": zlib.crc32(images.data) if keeps else 0, "damaged": damaged}
-    write_json(_record_path(place, chunk.number), record)
+    damaged, checksum, first = {}, 0, chunk.number * CHUNK
+    images = np.empty((_REPORT, *shape.image), np.uint8)  # so few that they stay in the cache
+    with (place / "pixels.bin").open("r+b") if keeps else nullcontext() as pixels:
+        for start in range(0, len(chunk.store), _REPORT):
+            part, read = images[: len(chunk.store) - start], 0
+            for n in range(len(part)):
+                try:
+                    file = chunk.store.read(start + n)
+                    read += len(file)
+                    part[n] = decode(file, shape.size, shape.channels)
+                except PictureError as error:
+                    part[n] = 0
+                    damaged[str(first + start + n)] = str(error)
+            if pixels is not None:
+                pixels.seek((first + start) * shape.bytes)
+                pixels.write(part.data)
+                checksum = zlib.crc32(part.data, checksum)
+            report(len(part), read)
+    record = {"checksum": checksum, "damaged": damaged}
+    # Nobody waits for the disk: what a power cut leaves half written has another checksum, and is made again.
+    _record_path(place, chunk.number).write_text(json.dumps(sealed(record)))
     return record
 
 
@@ -276,16 +279,16 @@ def _record_path(place: Path, chunk: int) -> Path:
 
 def _record(place: Path, chunk: int) -> dict[str, Any] | None:
     try:
-        record = parse_json(_record_path(place, chunk).read_text("utf-8"))
-        return record if {"checksum", "damaged"} <= set(record) else None
-    except (OSError, ValueError, TypeError):
+        record = read_sealed(_record_path(place, chunk))
+        return record if SEAL in record else None
+    except UserError:  # none, or damaged
         return None
 
 
 def _is_same(path: Path, made_of: dict[str, Any]) -> bool:
     try:
-        return bool(parse_json(path.read_text("utf-8")) == made_of)
-    except (OSError, ValueError):
+        return bool(read_json(path) == made_of)
+    except UserError:
         return False
 
 

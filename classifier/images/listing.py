@@ -80,16 +80,21 @@ class Listing:
 
 
 def make_listing(
-    found: Found, valid_fraction: float, test_fraction: float, classes: Sequence[str] | None = None
+    found: Found,
+    valid_fraction: float,
+    test_fraction: float,
+    classes: Sequence[str] | None = None,
+    fewest: int = 2,
 ) -> Listing:
     """Number the classes, and hold out pictures for each split that the source lacks.
 
     Args:
         valid_fraction, test_fraction: shares of the training pictures, by class.
         classes: those of a trained model, which the labels must be among; None takes what is there.
+        fewest: how many classes there must be.
 
     Raises:
-        UserError: no pictures, a label missing or unknown, or fewer than two classes.
+        UserError: no pictures, a label missing or unknown, or too few classes.
     """
     found, notes = _with_labels_only(found)
     if not found.keys:
@@ -117,7 +122,7 @@ def make_listing(
         first = int(np.argmax(labels < 0))
         more = _and_more(len({name for name in named if name not in numbers}))
         raise UserError(f"{found.source}: the class {named[first]!r} of {found.keys[first]} {problem}{more}")
-    if len(names) < 2:
+    if len(names) < fewest:
         raise UserError(f"{found.source}: only one class ({names[0]!r}); a classifier needs at least two")
     present = {split for split in found.splits if split}
     fractions = [

@@ -80,6 +80,7 @@ def open_pictures(
     skip_damaged: bool = False,
     workers: int | None = None,
     classes: Sequence[str] | None = None,
+    fewest: int = 2,
     say: Say = print,
 ) -> Opened:
     """The pictures in a folder or table, decoded to `size` x `size`.
@@ -93,12 +94,14 @@ def open_pictures(
         skip_damaged: continue without damaged pictures.
         workers: processes that decode; None takes all cores.
         classes: those of a trained model, which the labels must be among.
+        fewest: how many classes there must be: a classifier needs two.
         say: called with what the user should know at once.
 
     Raises:
         UserError: nothing there, or nothing that can be used; damaged pictures, unless `skip_damaged`.
     """
-    listing = make_listing(_find(path, image_column, label_column), valid_fraction, test_fraction, classes)
+    found = _find(path, image_column, label_column)
+    listing = make_listing(found, valid_fraction, test_fraction, classes, fewest)
     shape = Shape(size, 1 if grey else 3)
     limit, processes = int(cache_limit * 1e9), workers or os.cpu_count() or 1
     pixels, damaged = open_pixels(listing.source, listing.store, shape, cache, limit, processes, say)

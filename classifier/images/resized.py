@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torchvision.transforms.v2 import functional as F
 
 from classifier.images.protocol import ImageSet, IntArray, Pixels
 from shapesgen.attributes import AttributeSpace
@@ -31,6 +30,8 @@ class Resized:
 
     def batch(self, indices: Any) -> tuple[Pixels, IntArray]:
         """Images [N, height, width, channels] and labels [N]."""
+        from torchvision.transforms.v2 import functional as F  # slow to import, and few sets are resized
+
         pixels, labels = self._images.batch(indices)
         height, width, channels = self.shape
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)  # [N, C, H, W]

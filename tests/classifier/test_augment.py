@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from classifier.augment import Augmentation
+from classifier.augment import DICE, MOVE, Augmentation, redrawn
 
 SIZE = 24
 
@@ -20,7 +20,7 @@ def test_nothing_is_nothing(images):
     assert Augmentation("none", "none", SIZE, 0)(images, range(6), 0) is images
 
 
-@pytest.mark.parametrize("kind", ["shift", "standard"])
+@pytest.mark.parametrize("kind", ["shift", "standard", "letters"])
 @pytest.mark.parametrize("flip", ["none", "both"])
 def test_a_function_of_seed_epoch_and_image_alone(images, kind, flip):
     augment = Augmentation(kind, flip, SIZE, seed=5)
@@ -75,3 +75,42 @@ def test_flips_only_where_asked(flip, dims):
 def test_grey_images():
     images = torch.randint(256, (3, 1, SIZE, SIZE), dtype=torch.uint8)
     assert Augmentation("standard", "horizontal", SIZE, 0)(images, range(3), 0).shape == images.shape
+
+
+def bar(width):
+    """A dark upright bar in the middle of a white picture."""
+    image = torch.full((1, 1, SIZE, SIZE), 255, dtype=torch.uint8)
+    image[..., (SIZE - width) // 2 : (SIZE + width) // 2] = 0
+    return image
+
+
+def dice(count, right=0.0, weight=0.0):
+    thrown = torch.zeros(count, DICE)
+    thrown[:, 4], thrown[:, 6] = right, weight
+    return thrown
+
+
+def test_a_letter_without_dice_stays_as_it_is(images):
+    assert torch.equal(redrawn(images, dice(6)), images)
+
+
+def test_strokes_become_thicker_and_thinner():
+    thin, same, thick = (
+        (255 - redrawn(bar(6), dice(1, weight=weight)).double()).sum().item() for weight in (-1.0, 0.0, 1.0)
+    )
+    assert thin < same < thick
+
+
+def test_a_letter_moves_as_far_as_it_is_told():
+    pixels = redrawn(bar(2), dice(1, right=1.0))
+    ink = 255.0 - pixels[0, 0].double().mean(0)
+    centre = (ink * torch.arange(SIZE)).sum() / ink.sum()
+    assert centre == pytest.approx((SIZE - 1) / 2 - MOVE * SIZE / 2, abs=0.02)
+
+
+def test_a_letter_is_bent_where_a_point_moves():
+    thrown = dice(1)
+    thrown[0, 7] = 1.0  # the first of the points that move to the right: top left
+    before, after = bar(SIZE // 2)[0, 0], redrawn(bar(SIZE // 2), thrown)[0, 0]
+    assert not torch.equal(before[: SIZE // 3], after[: SIZE // 3])
+    assert torch.equal(before[-2:], after[-2:])

@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import classifier.train  # noqa: F401  (here, so that the forked processes need not import it)
 from classifier import cli, discovered
 from classifier.images.shapes import Shapes
+from classifier.trained import open_trained
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab import Partition
 
@@ -73,6 +75,33 @@ def test_a_resumed_run_keeps_its_groups(forked, tmp_path):
     weights = [(tmp_path / name / "last" / "model.safetensors").read_bytes() for name in ("whole", "half")]
     assert weights[0] == weights[1]
     run(cli.eval_main, tmp_path / "half", "--workers", "0")
+
+
+def test_groups_from_what_another_run_has_learnt(forked, images, alone, tmp_path):
+    short = (*TINY, "--max-steps", "2")
+    source = (*short, "--head", "prototype", "--backbone", "swift", "--grouping", "index")
+    assert forked(cli.train_main, (*source, "--out", tmp_path / "pairs"), tmp_path, {}).wait().code == 0
+    vectors = discovered.learnt_vectors(tmp_path / "pairs", images, alone)
+    assert vectors.shape == (12, 256)
+    model = open_trained(tmp_path / "pairs").model.eval()
+    means = []
+    for label in range(12):
+        pixels, _ = images.batch(np.flatnonzero(images.labels == label)[: discovered.IMAGES])
+        with torch.no_grad():
+            hidden = model.encoder(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+        means.append(F.normalize(F.normalize(hidden).mean(0), dim=0))
+    want = torch.stack(means)
+    torch.testing.assert_close(vectors, want - want.mean(0), atol=1e-5, rtol=0)
+
+    grouped = (*short, "--head", "grouped", "--grouping", "discovered", "--embeddings", tmp_path / "pairs")
+    result = forked(cli.train_main, (*grouped, "--out", tmp_path / "grouped"), tmp_path, {}).wait()
+    assert result.code == 0, result.err
+    assert f"grouping 12 classes by the embeddings of {tmp_path / 'pairs'}" in result.err
+    other = forked(cli.train_main, (*grouped, "--image-size", "24"), tmp_path, {}).wait()
+    assert other.code == 2
+    assert "its images are 20 x 20 x 3, height x width x channels, not 24 x 24 x 3" in other.err
+    index = forked(cli.train_main, (*grouped, "--grouping", "index"), tmp_path, {}).wait()
+    assert "--embeddings is for --grouping clusters or discovered, not index" in index.err
 
 
 def test_another_grouping_is_another_run(forked, tmp_path):

@@ -1,6 +1,7 @@
 """`eval_classifier`, and the scores themselves against a count by hand."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from PIL import Image
 
 from classifier.cnn import Encoder
 from classifier.config import TrainConfig
-from classifier.evaluate import evaluate
+from classifier.evaluate import evaluate, name_groups
 from classifier.model import Classifier, make_classifier
 from shapesgen import ShapesDataset
 from shapesgen.attributes import AttributeSpace
@@ -126,6 +127,12 @@ def test_the_table_and_the_json_agree(score, finished):
     for name, share in {**report["accuracy"], **report["attributes"]}.items():
         assert table[name][0] == f"{share:.2%}"
     assert table["shape"] == [f"{report['attributes']['shape']:.2%}", "100.0%", "50.00%"]
+    assert table["mean over classes"][0] == f"{report['mean_over_classes']:.2%}"
+    names = re.search(r"eval-test-\{(.*)\}\.png", result.out)[1].split(",")
+    assert {"confused", "reliability", "groups", "shape"} <= set(names)
+    for name in names:
+        with Image.open(finished / f"eval-test-{name}.png") as picture:
+            assert min(picture.size) > 300
 
 
 def test_a_validation_score_can_be_had_again(score, finished):
@@ -172,3 +179,19 @@ def test_transparency_is_white(score, finished, tmp_path):
         Image.new(mode, (100, 100), colour).save(tmp_path / f"{mode}.png")
         outputs.append(score(finished, "--image", tmp_path / f"{mode}.png").out)
     assert outputs[0] == outputs[1]
+
+
+def test_groups_are_named_by_what_their_classes_share():
+    space = AttributeSpace.parse_only(["shape=circle,star", "pattern=solid", "size=huge", "texture=none"])
+    counts = np.ones(space.num_classes, dtype=np.int64)
+    classes = [str(number) for number in range(space.num_classes)]
+
+    def names(groups):
+        name = name_groups(Partition(space.num_classes, groups), classes, counts, space)
+        return [name(group) for group in range(groups)]
+
+    assert names(2) == ["circle", "star"]
+    assert names(12)[:2] == ["circle 0°", "circle 60°"]
+    halves = names(24)  # two for each rotation: the colours are cut in two
+    assert halves[0].startswith("circle 0° red to ")
+    assert len(set(halves)) == 24

@@ -86,8 +86,10 @@ def test_a_folder_of_pictures_trains_with_one_command(trained, folder):
 def test_scored_on_its_test_pictures(rate, trained, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(trained[0], out)
+    (out / "eval-test-confused.png").touch()  # of an evaluation that found some
     result = rate(out)
     assert result.code == 0, result.err
+    assert {path.name for path in out.glob("*.png")} == {"eval-test-reliability.png", "eval-test-groups.png"}
     report = json.loads((out / "eval-test.json").read_text())
     assert (report["images"], report["classes"], report["accuracy"]["overall"]) == (6, 6, 1.0)
     assert "ceiling" not in report

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from classifier.backbones import make_encoder
 from classifier.config import TrainConfig
-from classifier.examples import Examples, make_plan
+from classifier.examples import Examples, _spread, make_plan
 from classifier.model import make_classifier
 from sqrtvocab import Partition
 
@@ -20,6 +20,7 @@ PAIRS = (
     "--mine-at", 2, 4, "--mine-classes", 30, "--eval-every", 3, "--image-size", 32, "--shuffle-labels", 1,
     "--schedule", "constant",
 )  # fmt: skip
+FLAT = ("--head", "flat", "--storage", "None")
 
 
 def weights(run, name="last"):
@@ -35,6 +36,7 @@ def test_it_trains_and_every_class_is_known_in_the_end(train, score, tmp_path):
     assert result.code == 0, result.err
     assert "prototype, 0 of 48 classes known" in result.err
     state = weights(tmp_path / "run")
+    assert state["head.vectors"].dtype == np.float16
     assert state["head.known"].all()
     table = state["head.hard"]
     assert table.shape == (48, 9)
@@ -98,6 +100,19 @@ def test_classes_held_out_are_never_trained_on_but_known(train, tmp_path):
     assert values["accuracy/overall"] == pytest.approx(parts)
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 9])
+def test_the_images_that_say_what_a_class_is_are_spread_over_it(most):
+    lengths = [1, 2, 5, 9, 40]
+    labels = np.repeat(np.arange(len(lengths)), lengths)
+    chosen = _spread(labels, most)
+    for label, length in enumerate(lengths):
+        places = np.flatnonzero(chosen[labels == label])
+        assert len(places) == min(most, length)
+        assert places[0] == 0
+        gaps = np.diff([*places, length])
+        assert gaps.max() - gaps.min() <= 1
+
+
 def test_any_head_may_have_batches_of_pairs(train, tmp_path):
     flags = ("--images-per-class", 6, "--images-of-a-class", 2, "--max-steps", 2)
     assert train(*flags, "--out", tmp_path / "run").code == 0
@@ -116,10 +131,12 @@ def test_any_head_may_have_batches_of_pairs(train, tmp_path):
         (("--hold-out-classes", 1), "--hold-out-classes must be less than 1"),
         (("--hold-out-classes", 0.99), "0 classes have 2 items each"),
         (("--mine-at", 0), "--mine-at: steps are counted from 1"),
-        (("--head", "flat"), "--mine-at is for --head prototype, not flat"),
-        (("--head", "flat", "--mine-at", "--hold-out-classes", 0.1), "--hold-out-classes is for --head prot"),
+        (("--head", "flat"), "--storage is for --head prototype, not flat"),
+        ((*FLAT, "--mine-at", 2), "--mine-at is for --head prototype, not flat"),
+        ((*FLAT, "--mine-at", "--hold-out-classes", 0.1), "--hold-out-classes is for --head prototype"),
         (("--image-size", 15), "--image-size 15: --backbone swift needs at least 16"),
         (("--weights", "default"), "--weights default: there are none for --backbone swift"),
+        (("--backbone", "swift-wide", "--image-size", 15), "--backbone swift-wide needs at least 16"),
     ],
     ids=str,
 )

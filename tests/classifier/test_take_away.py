@@ -4,6 +4,7 @@ import builtins
 import json
 import shlex
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from PIL import Image
 from classifier import cli
 from classifier.card import command
 from classifier.cnn import Encoder
-from classifier.export import Deployed, difference, middle_square
+from classifier.export import Deployed, _write_torch, difference, middle_square
 from classifier.images.decode import decode
 from classifier.model import make_classifier
 from classifier.presets import PRESETS
@@ -175,6 +176,7 @@ def test_onnx_of_all_heads(head, order, tmp_path):
     model = make_classifier(head, partition, Encoder(16), (5, 12)).eval()
     for parameter in model.head.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
+    model.head.learn_classes(torch.randn(60, model.head.in_features), torch.arange(60))  # of examples
     deployed = Deployed(model, 16, 5)
     _write_onnx(_traced(deployed, Small()), tmp_path / "m.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
@@ -208,6 +210,13 @@ def test_a_file_that_is_not_the_model_is_not_kept(export, monkeypatch, tmp_path)
     assert not list(tmp_path.glob("*model*")) + list(tmp_path.glob("labels.json"))
 
 
+def test_a_torch_program_on_a_full_disk():
+    """Where torch's own writer would abort the process."""
+    program = torch.export.export(torch.nn.Linear(2, 3), (torch.zeros(1, 2),))
+    with pytest.raises(OSError, match="No space left on device"):
+        _write_torch(program, Path("/dev/full"))
+
+
 def test_what_counts_as_a_difference():
     dense = np.array([[0.5, 0.3, 0.19999, 0.00001]], np.float32)
     best = np.array([[0.5, 0.3]], np.float32)
@@ -239,6 +248,9 @@ def test_a_missing_package_is_named(export, complaint, monkeypatch, tmp_path, mi
 
 def test_what_cannot_be_exported(export, complaint, forked, kept, tmp_path):
     assert f"--out {tmp_path}: a folder" in complaint(export("--out", tmp_path))
+    for name in ("config.json", "labels.json", "model.pt2"):
+        line = complaint(export("--out", tmp_path / name))
+        assert f"--out {tmp_path / name}: expected a name that ends in .onnx" in line
     (tmp_path / "file").touch()
     line = complaint(export("--out", tmp_path / "file" / "x.onnx"))
     assert f"--out {tmp_path}/file/x.onnx: cannot be written (" in line

@@ -85,7 +85,7 @@ def test_changed_pictures_are_decoded_again(root, picture, encoded, open_at, dec
     assert len(list((root.parent / "cache").glob("*/pixels.bin"))) == 1  # in the place of the old one
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "sidecar", "gone"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "sidecar", "list", "older", "gone"])
 def test_a_damaged_cache_is_made_again(root, open_at, tmp_path, decoded, capsys, damage):
     open_all(open_at, root)
     folder = folder_of(tmp_path)
@@ -98,6 +98,12 @@ def test_a_damaged_cache_is_made_again(root, open_at, tmp_path, decoded, capsys,
         pixels.write_bytes(data[:-1])
     elif damage == "sidecar":
         (folder / "done.json").write_text("{")
+    elif damage in ("list", "older"):
+        facts = json.loads((folder / "done.json").read_text())
+        facts["damaged"] = {"3": "not a picture"}  # which would be left out
+        if damage == "older":
+            del facts["seal"]
+        (folder / "done.json").write_text(json.dumps(facts))
     else:
         pixels.unlink()
     images, _ = everything(open_all(open_at, root))

@@ -33,7 +33,7 @@ def test_formats_and_sizes(picture, encoded, form, size):
     assert found.shape == (16, 16, 3)
     assert found.dtype == np.uint8
     # A large JPEG is decoded at a fraction of its size, the others only differ in the rounding.
-    tolerance = 12 if form == "jpeg" and min(size) >= 64 else 3
+    tolerance = 12 if form == "jpeg" and min(size) >= 2.4 * 16 else 3
     assert np.abs(found - expected).max() <= tolerance
 
 
@@ -47,13 +47,14 @@ def test_modes(picture, encoded, mode):
 
 
 @pytest.mark.parametrize("form", ["png", "jpeg", "tiff"])
-def test_grey_on_request(picture, encoded, form):
-    file = encoded(picture(3, (20, 20)), form)
+@pytest.mark.parametrize("side", [20, 90])
+def test_grey_on_request(picture, encoded, form, side):
+    file = encoded(picture(3, (side, side)), form)
     found = decode(file, 20, channels=1)
     assert found.shape == (20, 20, 1)
-    assert (
-        np.abs(found - reference(Image.open(io.BytesIO(file)), 20, "L")).max() <= 4
-    )  # a JPEG has its grey as it is, unclipped
+    # A JPEG has its grey as it is, unclipped; a large one is decoded at a fraction of its size.
+    tolerance = 12 if form == "jpeg" and side >= 2.4 * 20 else 4
+    assert np.abs(found - reference(Image.open(io.BytesIO(file)), 20, "L")).max() <= tolerance
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
@@ -116,8 +117,9 @@ def test_the_first_frame_of_an_animation(encoded):
 def test_a_file_cut_short_is_damaged(picture, encoded, form):
     file = encoded(picture(4, (64, 64)), form)
     for share in (0.1, 0.5, 0.8):
-        with pytest.raises(PictureError):
-            decode(file[: int(share * len(file))], 16)
+        with pytest.raises(PictureError) as error:
+            decode(file[: int(share * len(file))], 48)
+        assert ".cpp" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +130,7 @@ def test_what_is_no_picture_is_said(file):
         decode(file, 16)
     assert len(str(error.value).splitlines()) == 1
     assert len(str(error.value)) < 200
+    assert " at 0x" not in str(error.value)
 
 
 def test_a_flipped_bit_in_a_png_is_noticed(picture, encoded):

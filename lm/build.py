@@ -6,9 +6,8 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +20,13 @@ from lm.config import TrainConfig
 from lm.model import CompressedLM, CompressedLMConfig, token_order
 from lm.text.corpus import Corpus, open_corpus, pieces
 from lm.text.sources import Source, open_source
-from lm.text.tokenizer import TextTokenizer, load_tokenizer, make_tokenizer, vocab_size_of
+from lm.text.tokenizer import TextTokenizer, keep_occurring, load_tokenizer, make_tokenizer, vocab_size_of
 from sqrtvocab import Head, HeadCost, Partition
 from sqrtvocab.cache import default_cache
 from sqrtvocab.heads import head_class, make_head
 from sqrtvocab.training import BatchPlan, RunFolder, Runtime, UserError, write_text
-from sqrtvocab.training.memory import ADAM, require_free, require_memory
-from sqrtvocab.training.optimizer import make_adam, require_sparse_support
+from sqrtvocab.training.memory import BYTES_OF_STATE, require_free, require_memory
+from sqrtvocab.training.optimizer import make_adam, make_sgd, require_sparse_support
 
 GPT_NEO_WINDOW = 256  # of its local attention, in the paper
 
@@ -55,11 +54,12 @@ def open_text(
     # The file that a tokenizer came from may be gone, so the run's copy is taken. One learnt from the data is
     # looked up instead: it tells whether these have changed.
     copy = folder.path / "tokenizer.json"
-    is_same = config.tokenizer == saved.get("tokenizer") and not config.tokenizer.startswith("train:")
+    is_same = all(vars(config)[name] == saved.get(name) for name in ("tokenizer", "vocab"))
+    is_same = is_same and not config.tokenizer.startswith("train:")
     if is_same and copy.is_file():
         tokenizer = replace(load_tokenizer(copy), name=config.tokenizer)
     else:
-        tokenizer = open_tokenizer(config.tokenizer, source, cache)
+        tokenizer = open_vocabulary(config, source, cache, say)
     return source, tokenizer, open_corpus(source, tokenizer, cache, say)
 
 
@@ -72,6 +72,20 @@ def data_of(config: TrainConfig, saved: Mapping[str, Any]) -> str:
     # `auto` might find something else today, and a relative path means nothing in another folder.
     moved = config.data == saved.get("data") and not Path(config.data).exists()
     return str(saved.get("data_used", config.data)) if config.data == "auto" or moved else config.data
+
+
+def open_vocabulary(
+    config: TrainConfig, source: Source, cache: Path, say: Callable[[str], None]
+) -> TextTokenizer:
+    """The tokenizer that `--tokenizer` names, with the tokens that `--vocab` leaves.
+
+    Raises:
+        UserError: see `open_tokenizer` and `keep_occurring`.
+    """
+    tokenizer = open_tokenizer(config.tokenizer, source, cache)
+    if config.vocab == "whole":
+        return tokenizer
+    return keep_occurring(tokenizer, open_corpus(source, tokenizer, cache, say).train.counts)
 
 
 def open_tokenizer(spec: str, source: Source, cache: Path) -> TextTokenizer:
@@ -235,9 +249,17 @@ def parameter_groups(model: CompressedLM, weight_decay: float) -> list[dict[str,
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
 
 
-def make_optimizer(model: CompressedLM, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW as GPT-2 and its successors are trained."""
+def make_optimizer(
+    model: CompressedLM, config: TrainConfig, counts: npt.NDArray[np.int64]
+) -> torch.optim.Optimizer:
+    """AdamW as GPT-2 and its successors are trained, or SGD.
+
+    Args:
+        counts: [V] how often each token occurs in the training text.
+    """
     groups = parameter_groups(model, config.weight_decay)
+    if config.optimizer == "sgd":
+        return make_sgd(groups, model.head, config.lr, torch.from_numpy(counts))
     return make_adam(groups, model.head, torch.optim.AdamW, lr=config.lr, betas=(0.9, 0.95))
 
 
@@ -248,7 +270,9 @@ def require_room(model: CompressedLM, config: TrainConfig, plan: BatchPlan, runt
         UserError: saying what a step takes.
     """
     require_sparse_support(model.head, config.head, runtime, config.compile)
-    if runtime.device.type != "cpu":  # a GPU says itself what it lacks
+    if (
+        runtime.device.type != "cpu" or model.head.is_split
+    ):  # a GPU says itself what it lacks; a part is small
         return
     sequences, length = min(config.batch_size, -(-plan.items(0) // plan.world_size)), config.seq_len
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -261,8 +285,14 @@ def require_room(model: CompressedLM, config: TrainConfig, plan: BatchPlan, runt
             return twin(input_ids=ids, shift_labels=ids, num_items_in_batch=1).loss
 
     flags = f"--batch-size {sequences} with --seq-len {length}"
-    make = partial(make_optimizer, config=config)
-    require_memory(model, make, loss, ADAM * parameters + 4 * states, flags)
+
+    def optimizer(twin: nn.Module) -> torch.optim.Optimizer:
+        if config.optimizer == "sgd":  # whatever its rates
+            return torch.optim.SGD(twin.parameters(), lr=config.lr)
+        return make_adam([{"params": twin.parameters()}], cast(CompressedLM, twin).head, torch.optim.AdamW)
+
+    least = BYTES_OF_STATE[config.optimizer] * parameters + 4 * states
+    require_memory(model, optimizer, loss, least, flags)
 
 
 def parameter_table(model: CompressedLM) -> dict[str, int]:

@@ -47,9 +47,9 @@ def judge_main() -> int:
     """`judge_lm`. Returns the exit code."""
     config = _parse(JudgeConfig, "judge_lm")
 
-    from lm.judge.command import judge
+    from lm.judge.command import judge_run
 
-    return exit_code("judge_lm", lambda: judge(config))
+    return exit_code("judge_lm", lambda: judge_run(config))
 
 
 def _parse(kind: type[Config], program: str) -> Config:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lm.model import CompressedLM, CompressedLMConfig, token_order
+from sqrtvocab import Partition
 from sqrtvocab.heads import head_class
 
 
@@ -19,6 +20,7 @@ def compress_vocab(
     head: str = "grouped-linear",
     *,
     num_groups: int | None = None,
+    grouping: str | None = None,
     counts: Tensor | Sequence[float] | None = None,
     calibration: Tensor | None = None,
     **head_options: Any,
@@ -32,13 +34,19 @@ def compress_vocab(
     Args:
         model: such as `AutoModelForCausalLM.from_pretrained(...)`.
         num_groups: G; floor(√V) by default.
-        counts: [V] how often each token occurs in your data; groups then hold tokens of similar frequency.
+        grouping: "clusters" puts tokens with similar rows of the old layer into a group, "frequency" those
+            that are about as frequent (by `counts`), "index" consecutive ones. By default clusters for a head
+            that starts from the rows and is calibrated: the score of a group, the log-sum of its members'
+            exponentials, is nearly linear where these are alike. Otherwise frequency, or index without
+            `counts`.
+        counts: [V] how often each token occurs in your data. Those that never do only fill up clusters.
         calibration: [B, L] token ids of typical text; a few thousand tokens are enough.
         head_options: options of the head's class.
 
     Raises:
         ValueError: no head of this name; a model without a linear output layer on its hidden state, or one
-            that does more to its logits than that; `num_groups` for a head without groups.
+            that does more to its logits than that; `num_groups` for a head without groups; a `grouping`
+            that does not exist, or frequency without `counts`.
     """
     layer, backbone = model.get_output_embeddings(), cast(PreTrainedModel, model.base_model)
     if not isinstance(layer, nn.Linear) or backbone is model:
@@ -55,8 +63,12 @@ def compress_vocab(
     probe = torch.arange(min(8, layer.out_features), device=layer.weight.device)[None]
     require_plain_logits(model, backbone, layer, probe)
 
-    can_order = kind.takes("partition") or kind.takes("order")
-    order = token_order("frequency", counts) if counts is not None and can_order else None
+    if grouping is None:
+        by_rows = kind.has_groups and kind.starts_from_linear and calibration is not None
+        grouping = "clusters" if by_rows else "index" if counts is None else "frequency"
+    order = None
+    if kind.takes("partition") or kind.takes("order"):
+        order = _order(grouping, layer.weight, num_groups, counts)
     config = CompressedLMConfig(
         text_config=backbone.config,
         head=head,
@@ -72,6 +84,20 @@ def compress_vocab(
     if not started and counts is not None:
         compressed.head.init_prior(counts)
     return compressed
+
+
+def _order(
+    grouping: str, rows: Tensor, num_groups: int | None, counts: Tensor | Sequence[float] | None
+) -> Tensor | None:
+    """The order of the tokens whose stretches are groups; None is that of their ids."""
+    if grouping == "clusters":
+        occurring = None if counts is None else torch.as_tensor(counts) > 0
+        return Partition.by_clusters(rows.float().cpu(), num_groups, occurring).order
+    if grouping not in ("frequency", "index"):
+        raise ValueError(f"grouping must be clusters, frequency or index; got {grouping!r}")
+    if counts is None and grouping == "frequency":
+        raise ValueError("grouping by frequency needs counts")
+    return None if counts is None else token_order(grouping, counts)
 
 
 def hidden_states(backbone: PreTrainedModel, ids: Tensor) -> Tensor:

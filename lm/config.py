@@ -9,9 +9,11 @@ from typing import Any, ClassVar, Literal
 
 import tyro
 
-from sqrtvocab.flags import Device, Flags, Precision, Schedule, at_least, positive, seed_fits
+from sqrtvocab.flags import Device, Flags, Precision, Schedule, as_text, at_least, positive, seed_fits
 from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.settings import HeadFlags, HeadName, MachineFlags, PresetFlag, RunFlags, StepFlags
+
+SERVED_JUDGE = "gpt-4o-mini"
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,9 @@ class _TextFlags(Flags):
     tokenizer: str = "gpt2"
     """gpt2 (50,257 tokens); train:N, a byte-level BPE of N tokens learnt from the data; or the path of a
     tokenizer.json or its folder."""
+    vocab: Literal["whole", "occurring"] = "whole"
+    """occurring: leave out the tokens that do not occur in the training text, but for the parts that others
+    are merged from. Text that has them falls into smaller tokens, at worst into bytes."""
     cache: Path | None = None
     """Folder for tokenised text; $SQRTVOCAB_CACHE or ~/.cache/sqrtvocab by default."""
 
@@ -125,7 +130,13 @@ class _StepFlags(StepFlags):
     """Decay of the backbone's matrices."""
 
     def problems(self) -> list[str]:
-        return super().problems() + at_least(self, 0, "weight_decay")
+        problems = super().problems() + at_least(self, 0, "weight_decay")
+        if self.optimizer == "sgd" and self.lr * self.weight_decay > 0.01:
+            problems.append(
+                f"--weight-decay {self.weight_decay:g}: with --optimizer sgd --lr {self.lr:g} a step would "
+                f"take {self.lr * self.weight_decay:.0%} of a matrix away; try --weight-decay 0"
+            )
+        return problems
 
 
 @dataclass(frozen=True)
@@ -163,7 +174,8 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _BackboneFlags, _TextFla
     MODULE: ClassVar[str] = "lm.train"
     ADDED_LATER: ClassVar[dict[str, Any]] = {
         "embeddings": None, "modulation": None, "rank": None, "chunk_size": None, "samples": None,
-        "hashes": None, "buckets": None, "adapter": False
+        "hashes": None, "buckets": None, "adapter": False, "optimizer": "adam",
+        "vocab": "whole", "vocab_parallel": False,
     }  # fmt: skip
 
     preset: Literal["default", "paper-128", "paper-256", "paper-512", "ablation", "quickstart"] = "default"
@@ -261,9 +273,9 @@ class SampleConfig(Flags):
         problems = super().problems() + at_least(self, 1, "count", "max_tokens")
         problems += at_least(self, 0, "temperature", "top_k", "seed") + seed_fits(self)
         try:
-            self.prompt.encode()
-        except UnicodeEncodeError as error:  # how Python hands over bytes that are no UTF-8
-            problems.append(f"--prompt is not UTF-8 at character {error.start:,}")
+            as_text(self.prompt)
+        except UnicodeDecodeError as error:
+            problems.append(f"--prompt is not UTF-8 at byte {error.start:,}")
         return problems
 
 
@@ -271,23 +283,28 @@ class SampleConfig(Flags):
 class JudgeConfig(Flags):
     """Have another language model grade a trained one's stories: grammar, creativity, consistency, plot, age.
 
-    Any server that speaks the OpenAI chat protocol will do: OPENAI_BASE_URL and OPENAI_API_KEY say which.
+    Any server that speaks the OpenAI chat protocol will do: OPENAI_BASE_URL and OPENAI_API_KEY say which. Or
+    --judge FOLDER: a model at hand, without a server.
     """
 
     EXAMPLES = (
         ("judge_lm runs/NAME", "twenty stories"),
         ("judge_lm runs/NAME --model NAME --completions 5", "more, by another judge"),
+        ("judge_lm runs/NAME --judge FOLDER", "by a model on this machine"),
         ("judge_lm runs/NAME --prompts openings.txt", "your own openings"),
     )
     SECTIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "model": ("run", "checkpoint"),
+        "model": ("run", "checkpoint", "judge", "model"),
         "data": ("prompts",),
         "machine": ("device", "concurrency", "timeout"),
     }
 
     run: tyro.conf.Positional[Path]
     """Run folder of train_lm."""
-    model: str = "gpt-4o-mini"
+    judge: Path | None = None
+    """A folder with a causal model of transformers and its tokenizer, such as one made by save_pretrained: it
+    judges, one story at a time, and no server is asked."""
+    model: str = SERVED_JUDGE
     """The judge's name on its server."""
     prompts: Path | None = None
     """A file with one story opening on each line; by default a built-in set of twenty."""
@@ -300,7 +317,7 @@ class JudgeConfig(Flags):
     concurrency: int = 4
     """Stories judged at the same time."""
     timeout: float = 60.0
-    """Seconds to wait for an answer."""
+    """Seconds to wait for an answer of the server."""
     checkpoint: Literal["best", "last"] = "best"
     """Weights that scored best in validation, or the newest."""
     out: Path | None = None
@@ -314,6 +331,10 @@ class JudgeConfig(Flags):
     def problems(self) -> list[str]:
         problems = super().problems() + at_least(self, 1, "completions", "max_tokens", "concurrency")
         problems += at_least(self, 0, "temperature", "seed") + positive(self, "timeout") + seed_fits(self)
+        if self.judge is not None and not self.judge.is_dir():
+            problems.append(f"--judge {self.judge}: no such folder")
+        if self.judge is not None and self.model != SERVED_JUDGE:
+            problems.append("--model is a judge on a server, --judge one in a folder: drop one of them")
         if self.prompts is not None and not self.prompts.is_file():
             problems.append(f"--prompts {self.prompts}: no such file")
         if self.out is not None and self.out.suffix.lower() == ".json":
@@ -321,3 +342,8 @@ class JudgeConfig(Flags):
                 f"--out {self.out}: the scores go there; name the raw answers {self.out.stem}.jsonl"
             )
         return problems
+
+    @property
+    def judge_name(self) -> str:
+        """What the judge is called in the journal: it tells whose answers these are."""
+        return self.model if self.judge is None else str(self.judge.resolve())

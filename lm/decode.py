@@ -115,14 +115,16 @@ class Rules:
         """
         everything = head.num_classes
         wanted = min(self.top_k or everything, everything) if self.do_sample else 1
-        looked_at = wanted if host_sees(rows) else everything  # on a GPU each look would be a wait
+        ends = 0 if self.ends is None else len(self.ends)
+        looked_at = wanted + ends if self.repeated is None else 2 * wanted + 8 + ends
+        looked_at = min(looked_at if host_sees(rows) else everything, everything)  # each look is a wait there
         while True:
-            looked_at = min(2 * looked_at + 8, everything)
             before, tokens = head.topk(rows, looked_at)  # [B, m] each
             after = self._lowered(before, tokens, text, is_early)
             scores, places = after.topk(wanted, dim=-1)  # [B, k]
             if looked_at == everything or bool((scores[:, -1] >= before[:, -1]).all()):
                 return scores, tokens.gather(1, places)
+            looked_at = min(2 * looked_at + 8, everything)
 
     def _lowered(self, scores: Tensor, tokens: Tensor, text: Tensor, is_early: bool) -> Tensor:
         """Scores of tokens [B, m] after the penalties."""

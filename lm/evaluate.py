@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from lm.build import open_tokenizer
+from lm.build import open_vocabulary
 from lm.config import EvalConfig
 from lm.generate import continue_stories, fitting
 from lm.model import IGNORED, CompressedLM
@@ -27,6 +27,7 @@ from sqrtvocab.cache import default_cache
 from sqrtvocab.training import Runtime, UserError, open_runtime, write_json
 from sqrtvocab.training.score_report import group_by_classes, score_document, score_lines
 from sqrtvocab.training.scores import Scores, ScoreSheet
+from sqrtvocab.training.vocab_parallel import in_step, no_rows
 
 
 @dataclass(frozen=True)
@@ -109,14 +110,17 @@ def evaluate(
         range(0, len(mine), batch_size), desc="evaluating", unit="batch", leave=False, delay=2,
         disable=None if show_progress else True,  # None: not into a file
     )  # fmt: skip
-    for start in starts:
-        inputs, targets = tokens.batch(mine[start : start + batch_size], length)
-        inputs, targets = inputs.to(runtime.device), targets.to(runtime.device)
+    for start in in_step(starts, model.head, runtime):
         with runtime.autocast():
-            outputs = model.backbone(input_ids=inputs, use_cache=False)
-            hidden = model.adapted(outputs.last_hidden_state)  # [B, L, d]
-            kept = targets != IGNORED
-            rows, truth = hidden[kept], targets[kept]  # [N, d], [N]
+            if start is None:
+                rows, truth = no_rows(model.head)
+            else:
+                inputs, targets = tokens.batch(mine[start : start + batch_size], length)
+                inputs, targets = inputs.to(runtime.device), targets.to(runtime.device)
+                outputs = model.backbone(input_ids=inputs, use_cache=False)
+                hidden = model.adapted(outputs.last_hidden_state)  # [B, L, d]
+                kept = targets != IGNORED
+                rows, truth = hidden[kept], targets[kept]  # [N, d], [N]
             losses = model.head(rows, truth, reduction="none")
             guesses = model.head.guesses(rows, truth, partition)
         sheet.add(truth, losses, guesses)
@@ -232,7 +236,7 @@ def _text(config: EvalConfig, run: TrainedRun) -> Corpus:
     # A tokenizer learnt from the data tells whether these have changed. Any other came from elsewhere, and
     # the run's own copy is all that is needed.
     learnt = config.data is None and trained.tokenizer.startswith("train:")
-    if learnt and open_tokenizer(trained.tokenizer, source, cache).digest != tokenizer.digest:
+    if learnt and open_vocabulary(trained, source, cache, print).digest != tokenizer.digest:
         raise UserError(
             f"--data: {source.name} has changed since training, and with it the tokenizer "
             f"{trained.tokenizer}; name the text to score with --data"

@@ -133,7 +133,8 @@ def opening_facts(
         "data": f"{source.name}: {corpus.train.documents:,} documents, {len(corpus.train.ids):,} tokens "
         f"to train on, {len(corpus.validation.ids):,} to validate"
         + (f" ({source.note})" if source.note else ""),
-        "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} tokens",
+        "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} tokens"
+        + (" (those that occur, and their parts)" if config.vocab == "occurring" else ""),
         "backbone": f"{config.backbone}, hidden {config.hidden_size}, {config.num_layers} layers, "
         f"{config.num_attention_heads} heads",
         "head": describe_head(config, model.head, partition),

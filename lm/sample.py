@@ -10,6 +10,7 @@ import torch
 from lm.config import SampleConfig
 from lm.generate import stream_story
 from lm.runs import load_run
+from sqrtvocab.flags import as_text
 from sqrtvocab.training import UserError, open_runtime
 
 
@@ -30,7 +31,7 @@ def sample(config: SampleConfig) -> None:
                 stream_story(
                     run.model,
                     run.tokenizer,
-                    config.prompt,
+                    as_text(config.prompt),
                     _write,
                     max_tokens=config.max_tokens,
                     temperature=config.temperature,

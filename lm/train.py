@@ -50,14 +50,15 @@ from sqrtvocab.training.runtime import Runtime, open_runtime
 from sqrtvocab.training.schedule import set_learning_rate
 from sqrtvocab.training.stop import StopRequests
 from sqrtvocab.training.tally import Tally
+from sqrtvocab.training.vocab_parallel import own_tensors, split_over_ranks, split_parameters
 from sqrtvocab.training.window import Window
 
 # What a resumed run must share with its beginning. The number of ranks may change if a step keeps its text.
 SAME_RUN = (
     "head", "modulation", "rank", "samples", "hashes", "buckets", "grouping", "groups", "prior",
     "tie_embeddings", "adapter", "backbone", "hidden_size", "num_layers", "num_attention_heads", "seq_len",
-    "dropout", "data_used", "tokenizer", "tokenizer_digest", "training_tokens", "sequences_per_step",
-    "weight_decay", "seed",
+    "dropout", "data_used", "tokenizer", "vocab", "tokenizer_digest", "training_tokens", "sequences_per_step",
+    "optimizer", "weight_decay", "seed",
 )  # fmt: skip
 CLIP = 1.0  # the gradient's largest norm
 SAMPLE_TOKENS = 120
@@ -104,12 +105,14 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         runtime.say(f"clustering the tokens by the embeddings of {config.embeddings}: takes a few seconds")
     model, partition = build_model(config, tokenizer, corpus.train.counts, vectors)
     parameters = parameter_table(model)
+    if config.vocab_parallel:
+        model.head = split_over_ranks(model.head, config.head, runtime)
     if config.checkpoint_activations:
         model.activation_checkpointing_enable({"use_reentrant": False})
     cast(nn.Module, model).to(runtime.device)
     require_room(model, config, plan, runtime)
-    optimizer = make_optimizer(model, config)
-    scaler = runtime.scaler()
+    optimizer = make_optimizer(model, config, corpus.train.counts)
+    scaler = runtime.scaler(model.head.is_split)
 
     # --------------------------------------------------------------------------------------------------------
     # Run folder: a new one, or one to continue
@@ -155,10 +158,10 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     model.train()
     # A compiled model is a wrapper: `model` itself stays as it is, for generate().
     compiled = cast(nn.Module, torch.compile(model)) if config.compile else model
-    learner = runtime.replicate(compiled)
+    learner = runtime.replicate(compiled, own_tensors(model))
     batches = iter(plan.batches(run.step, total_steps))
     tally = Tally(("loss", "group_loss", "member_loss"), runtime)
-    gradients = GradientNorms(runtime, CLIP)
+    gradients = GradientNorms(runtime, CLIP, split_parameters(model))
     window = Window("tokens", run.step, total_steps, stop, runtime)
     reason = None  # to stop early
 
@@ -223,10 +226,10 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
             run.save_last()
             book.say(f"step {run.step:,}: {validation.summary(run.metrics)}")
             reason = reason or stop.agreed_reason(runtime)  # this step need not be evaluated twice
-        if sampling and runtime.is_main:
-            book.text(
-                "samples", stories_in_markdown(model, tokenizer, SAMPLE_PROMPTS, SAMPLE_TOKENS), run.step
-            )
+        if sampling and (runtime.is_main or model.head.is_split):
+            with model.head.common_rows():  # where it takes all ranks to tell a story, all tell the same
+                stories = stories_in_markdown(model, tokenizer, SAMPLE_PROMPTS, SAMPLE_TOKENS)
+            book.text("samples", stories, run.step)
         window.restart()
 
     book.hparams(run.settings, run.metrics)

@@ -11,23 +11,23 @@ from tqdm import tqdm
 from lm.config import JudgeConfig
 from lm.generate import continue_stories
 from lm.judge.chat import server_from_environment
-from lm.judge.grade import Journal, Summary, judge_all, summarise
+from lm.judge.grade import Journal, Judge, Summary, judge_all, summarise
 from lm.report import BOARD
 from lm.runs import load_run
 from lm.stories.openings import OPENINGS
 from sqrtvocab.atomic import read_json
-from sqrtvocab.training import RunError, UserError, open_runtime, write_json
+from sqrtvocab.training import RunError, UserError, choose_device, open_runtime, write_json
 from sqrtvocab.training.event_file import EventFile
 
 
-def judge(config: JudgeConfig) -> None:
+def judge_run(config: JudgeConfig) -> None:
     """Run `judge_lm`.
 
     Raises:
         UserError: for input that cannot be used, before any story is written.
-        RunError: the server left stories without an answer; calling again asks about those only.
+        RunError: the judge left stories without an answer; calling again asks about those only.
     """
-    server = server_from_environment(config.model, config.timeout)
+    judge = _open_judge(config)
     openings = [text for text in _openings(config.prompts) for _ in range(config.completions)]
     path = config.out or config.run / "judge.jsonl"
     scores = _scores_beside(path)
@@ -36,7 +36,7 @@ def judge(config: JudgeConfig) -> None:
         settings = {
             "step": run.state["step"],
             "checkpoint": config.checkpoint,
-            "model": config.model,
+            "model": config.judge_name,
             "openings": openings,
             "max_tokens": config.max_tokens,
             "temperature": config.temperature,
@@ -58,13 +58,13 @@ def judge(config: JudgeConfig) -> None:
             for number, (opening, text) in enumerate(zip(openings, texts, strict=True)):
                 if number not in journal.items:
                     journal.add({"number": number, "opening": opening, "continuation": text})
-    with tqdm(total=len(openings), desc=f"judged by {config.model}", unit="story", leave=False) as bar:
+    with tqdm(total=len(openings), desc=f"judged by {config.judge_name}", unit="story", leave=False) as bar:
         bar.update(sum(item.done for item in journal.items.values()))
-        problems = judge_all(server, journal, config.concurrency, bar.update)
+        problems = judge_all(judge, journal, config.concurrency, bar.update)
     journal.close()
 
     summary = summarise(list(journal.items.values()), config.seed)
-    document = {"judge": config.model, **settings, **asdict(summary), "valid_rate": summary.valid_rate}
+    document = {"judge": config.judge_name, **settings, **asdict(summary), "valid_rate": summary.valid_rate}
     write_json(scores, document)
     events = EventFile(config.run)
     means = {name: score.mean for name, score in summary.scores.items()}
@@ -80,8 +80,18 @@ def judge(config: JudgeConfig) -> None:
         )
 
 
+def _open_judge(config: JudgeConfig) -> Judge:
+    if config.judge is None:
+        return server_from_environment(config.model, config.timeout)
+    from lm.judge.local import LocalJudge
+
+    return LocalJudge(config.judge, choose_device(config.device), config.seed)
+
+
 def _show(summary: Summary, config: JudgeConfig) -> None:
-    print(f"{config.run}, judged by {config.model}: {summary.valid} of {summary.stories} grades readable\n")
+    print(
+        f"{config.run}, judged by {config.judge_name}: {summary.valid} of {summary.stories} grades readable\n"
+    )
     print(f"{'':<13}{'mean':>7}{'95 % interval':>18}")
     for name, score in summary.scores.items():
         print(f"{name:<13}{score.mean:>7.2f}{f'{score.low:.2f} to {score.high:.2f}':>18}")

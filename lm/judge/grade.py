@@ -14,11 +14,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from lm.judge.chat import ChatError, ChatServer, Message
+from lm.judge.chat import ChatError, Message
 from sqrtvocab.appended import AppendedFile
 from sqrtvocab.atomic import parse_json, read_sealed_line, sealed_line
 from sqrtvocab.training import UserError
@@ -40,6 +40,13 @@ _GRADING = (
     + ", ".join(f'"{name}" (a number from {low} to {high})' for name, (low, high) in RANGES.items())
     + ". The age is the student's likely age in years."
 )
+
+
+class Judge(Protocol):
+    """Who is asked: a server, or a model at hand."""
+
+    def ask(self, messages: Sequence[Message]) -> str:
+        """The answer to a conversation."""
 
 
 @dataclass
@@ -156,12 +163,12 @@ class Journal:
             item.grades.append(record["grade"])
 
 
-def judge_item(server: ChatServer, item: Item, journal: Journal) -> None:
+def judge_item(judge: Judge, item: Item, journal: Journal) -> None:
     """Ask for what is missing of one story's assessment and grades.
 
     Raises:
-        ChatError: the server does not answer; what it has said before is kept.
-        UserError: the server refuses.
+        ChatError: the judge does not answer; what it has said before is kept.
+        UserError: the judge refuses.
     """
     opening: list[Message] = [
         {
@@ -170,26 +177,26 @@ def judge_item(server: ChatServer, item: Item, journal: Journal) -> None:
         }
     ]
     if item.assessment is None:
-        journal.add({"number": item.number, "assessment": server.ask(opening)})
+        journal.add({"number": item.number, "assessment": judge.ask(opening)})
     conversation = [
         *opening,
         {"role": "assistant", "content": item.assessment or ""},
         {"role": "user", "content": _GRADING},
     ]
     while not item.done:
-        journal.add({"number": item.number, "grade": server.ask(conversation)})
+        journal.add({"number": item.number, "grade": judge.ask(conversation)})
 
 
 def judge_all(
-    server: ChatServer, journal: Journal, concurrency: int, progress: Callable[[], None] = lambda: None
+    judge: Judge, journal: Journal, concurrency: int, progress: Callable[[], None] = lambda: None
 ) -> list[str]:
     """Judge all stories of the journal that are not done, `concurrency` at a time.
 
     Returns:
-        What went wrong with the stories that the server gave no answer about; asking again may help.
+        What went wrong with the stories that the judge gave no answer about; asking again may help.
 
     Raises:
-        UserError: the server refuses.
+        UserError: the judge refuses.
     """
     waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
     finished: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
@@ -204,7 +211,7 @@ def judge_all(
             except queue.Empty:
                 return
             try:
-                judge_item(server, item, journal)
+                judge_item(judge, item, journal)
                 finished.put(None)
             except Exception as error:  # given to the main thread
                 finished.put(error)

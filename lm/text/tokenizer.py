@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from sqrtvocab.errors import shortened
@@ -114,6 +118,55 @@ def train_tokenizer(vocab_size: int, texts: Iterator[str]) -> TextTokenizer:
     )
     core.train_from_iterator(texts, trainer)
     return _wrap(core, f"train:{vocab_size}")
+
+
+def keep_occurring(tokenizer: TextTokenizer, counts: npt.NDArray[np.int64]) -> TextTokenizer:
+    """The same tokenizer with the tokens that occur, the parts they are merged from, and the 256 bytes.
+
+    The text that was counted keeps its tokens: every merge in it makes one of these, and of the merges left
+    the same one comes first. A token of other text that is gone falls into its parts, at worst into bytes, so
+    every text can still be written. The order of the ids stays.
+
+    Args:
+        counts: [V] how often each token occurs.
+
+    Raises:
+        UserError: the tokenizer is no byte-level BPE.
+    """
+    spec: dict[str, Any] = json.loads(tokenizer.core.to_str())
+    model, alphabet = spec["model"], set(pre_tokenizers.ByteLevel.alphabet())
+    is_byte_level = model["type"] == "BPE" and '"type": "ByteLevel"' in json.dumps(spec["pre_tokenizer"])
+    if not is_byte_level or not alphabet <= set(model["vocab"]):
+        raise UserError(
+            f"--vocab occurring: --tokenizer {tokenizer.name} is no byte-level BPE, whose tokens fall into "
+            "bytes"
+        )
+    merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
+    made_of: dict[str, list[tuple[str, ...]]] = {}
+    for merge in merges:
+        made_of.setdefault("".join(merge), []).append(merge)
+    ids = tokenizer.core.get_vocab(with_added_tokens=True)
+    kept: set[str] = set()
+    found = {token for token, number in ids.items() if counts[number] > 0 or number == tokenizer.end}
+    waiting = [*found, *alphabet]
+    while waiting:
+        token = waiting.pop()
+        if token not in kept:
+            kept.add(token)
+            waiting += [part for merge in made_of.get(token, ()) for part in merge]
+    # Tokens that only were added come after those of the model: the library numbers them so.
+    order = sorted(kept, key=lambda token: (token not in model["vocab"], ids[token]))
+    renumbered = {token: number for number, token in enumerate(order)}
+    model["vocab"] = {token: number for token, number in renumbered.items() if token in model["vocab"]}
+    model["merges"] = [list(merge) for merge in merges if {"".join(merge), *merge} <= kept]
+    model["unk_token"] = None  # nothing is unknown
+    spec["added_tokens"] = [
+        {**added, "id": renumbered[added["content"]]}
+        for added in spec["added_tokens"]
+        if added["content"] in kept
+    ]
+    spec["post_processor"] = None  # it would add tokens by their old ids, and is never asked here
+    return _wrap(Tokenizer.from_str(json.dumps(spec)), tokenizer.name)
 
 
 def load_tokenizer(path: Path) -> TextTokenizer:

@@ -18,6 +18,7 @@ from lm.text.corpus import Tokens, open_corpus
 from lm.text.sources import open_source
 from lm.text.tokenizer import load_tokenizer
 from sqrtvocab.errors import UserError
+from sqrtvocab.flags import as_text
 from sqrtvocab.settings import read_config
 
 
@@ -188,8 +189,9 @@ def test_damaged_settings_of_a_run(run, complaint, finished, tmp_path, damage, s
 
 
 def test_prompts_that_are_no_text_and_seeds_that_are_too_large(tmp_path):
-    with pytest.raises(UserError, match="--prompt is not UTF-8 at character 3"):
+    with pytest.raises(UserError, match="--prompt is not UTF-8 at byte 3"):
         SampleConfig(tmp_path, prompt="caf\udce9")
+    assert as_text("caf\udcc3\udca9") == as_text("café") == "café"  # in the locale C
     for kind in (SampleConfig, EvalConfig, JudgeConfig):
         with pytest.raises(UserError, match=r"--seed must be below 2\^63, got 9223372036854775808"):
             kind(tmp_path, seed=2**63)

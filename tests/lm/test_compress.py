@@ -63,13 +63,26 @@ def test_starts_near_the_old_loss(trained, text):
     assert old < 4
     fitted = compress_vocab(copy.deepcopy(trained), counts=counts, calibration=train[:32]).eval()
     expanded = compress_vocab(copy.deepcopy(trained), counts=counts).eval()
-    assert old < loss(fitted, validation) < old + 0.12
+    assert old < loss(fitted, validation) < old + 0.03
     assert loss(fitted, validation) < loss(expanded, validation) < old + 0.5
+    by_frequency = compress_vocab(
+        copy.deepcopy(trained), grouping="frequency", counts=counts, calibration=train[:32]
+    ).eval()
+    assert loss(fitted, validation) < loss(by_frequency, validation) - 0.02
+
+
+def test_groupings(trained):
+    by_index = compress_vocab(copy.deepcopy(trained), grouping="index", counts=torch.ones(400))
+    assert by_index.head.partition.order is None
+    with pytest.raises(ValueError, match="grouping must be clusters, frequency or index; got 'random'"):
+        compress_vocab(trained, grouping="random")
+    with pytest.raises(ValueError, match="grouping by frequency needs counts"):
+        compress_vocab(trained, grouping="frequency")
 
 
 def test_the_conditional_distribution_is_exact(trained, text):
     """Within a group the new model gives the old one's odds, whatever the group layer says."""
-    model = compress_vocab(copy.deepcopy(trained), num_groups=9).eval()
+    model = compress_vocab(copy.deepcopy(trained), num_groups=9, grouping="index").eval()
     with torch.no_grad():
         old = trained(input_ids=text[1][:2]).logits.log_softmax(-1)
         new = model(text[1][:2]).logits

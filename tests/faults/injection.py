@@ -3,7 +3,7 @@
 A command is a `main` that reads `sys.argv`. What wraps a `main` here is for the fixture `forked`, which runs
 it in a process of its own:
 
-    disturbed = Disturbed(main, inside=folder, at=7, how="kill")
+    disturbed = Disturbed(main, inside=folder, at=7, how="full")
     result = forked(disturbed, argv, tmp_path, {}).wait()
 """
 
@@ -13,10 +13,13 @@ import builtins
 import dataclasses
 import errno
 import io
-import json
+import itertools
 import os
+import pickle
 import random
+import shutil
 import sys
+import time
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -25,52 +28,70 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 KILLED = 86  # exit code of a process that ended itself at an operation
-How = Literal["kill", "full", "count"]
+FREEING = ("unlink", "rmdir")  # what a full disk allows
+How = Literal["kill", "full", "watch"]
 
 # ---- file operations ---------------------------------------------------------------------------------------
 
 
+class Step(NamedTuple):
+    """A file operation of a command."""
+
+    place: str
+    left: dict[str, bytes]
+    """What the folder would hold, see `contents`, if the process were killed in this operation."""
+
+
 @dataclass
 class Disturbed:
-    """`main`, disturbed at one of its file operations below the folder `inside`.
+    """`main`, watched, or disturbed at one of its file operations below the folder `inside`.
 
-    Counted are the operations that change something: opening for writing, every write to a file (half of the
-    bytes of the last one arrive), truncate, fsync, rename, link, unlink, mkdir and rmdir, in the order in
-    which this process makes them. Files that safetensors and torch would write by themselves are written
-    by Python instead, with the same bytes. Nothing is really synced: it is the process that dies.
+    Counted are the operations that change something: opening for writing, every write to a file, truncate,
+    fsync, rename, link, unlink, mkdir and rmdir, in the order in which this process makes them. Disturbed
+    writes are half done. Files that safetensors and torch would write by themselves are written by Python
+    instead, with the same bytes. Nothing is really synced: it is the process that dies. And clocks only count
+    how often they are asked, so that two runs write the same bytes.
     """
 
     main: Callable[[], int]
     inside: Path
     at: int = -1
     """Number of the operation, from 0."""
-    how: How = "count"
-    """kill: the process ends before the operation; full: it and all later ones that need room raise ENOSPC;
-    count: nothing."""
+    how: How = "watch"
+    """kill: the process ends in the operation; full: it and all later ones that need room raise ENOSPC;
+    watch: nothing happens to it."""
     log: Path | None = None
-    """Where to write the names of the operations, as JSON, when `main` has returned."""
+    """Where to write all operations, as a pickled list of `Step`, when `main` has returned."""
 
     def __call__(self) -> int:
-        self._done: list[str] = []
+        self._count, self._steps, self._files = 0, list[Step](), dict[bytes, bytes]()
         self._root = os.path.realpath(self.inside)
         self._patch()
         code = self.main()
         if self.log is not None:
-            self.log.write_text(json.dumps(self._done))
+            with self._open(self.log, "wb") as file:
+                pickle.dump(self._steps, file)
         return code
 
-    def _step(self, name: str, path: object, half: Callable[[], object] = lambda: None) -> None:
-        """Before each operation; `half` does half of it."""
+    def _step(self, name: str, path: object, half: Callable[[], int] = lambda: 0) -> int:
+        """Before each operation. `half` does half of it; returned is how many bytes have been written."""
         if not self._is_inside(path):
-            return
-        number = len(self._done)
-        self._done.append(f"{name} {os.fspath(path) if isinstance(path, str | os.PathLike) else path}")
+            return 0
+        number, self._count = self._count, self._count + 1
+        if self.log is not None:
+            written, here = half(), Path(self._root)
+            place = f"{name} {os.fspath(path) if isinstance(path, str | os.PathLike) else path}"
+            left = contents(here, self._open)
+            left = {name: self._files.setdefault(data, data) for name, data in left.items()}  # kept once
+            self._steps.append(Step(place, left))
+            return written
         if self.how == "kill" and number == self.at:
             half()
             os._exit(KILLED)
-        if self.how == "full" and number >= self.at and name not in ("unlink", "rmdir"):
+        if self.how == "full" and number >= self.at and name not in FREEING:
             half()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return 0
 
     def _is_inside(self, path: object) -> bool:
         if isinstance(path, int):  # a descriptor
@@ -93,6 +114,9 @@ class Disturbed:
         self._open, self._os_open, self._os_write = io.open, os.open, os.write
         builtins.open = io.open = self.open  # type: ignore[assignment]
         os.open, os.write = self.os_open, self.os_write
+        ticks = itertools.count()
+        time.time = time.monotonic = time.perf_counter = lambda: 1e9 + next(ticks) / 1e3
+        os.getpid = lambda: 4242  # in locks, and in the names of event files
         self._patch_native_writers()
 
     def _hooked(self, label: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,8 +136,8 @@ class Disturbed:
         return self._os_open(path, flags, *arguments, **options)
 
     def os_write(self, descriptor: int, data: bytes) -> int:
-        self._step("write", descriptor, lambda: self._os_write(descriptor, data[: len(data) // 2]))
-        return self._os_write(descriptor, data)
+        done = self._step("write", descriptor, lambda: self._os_write(descriptor, data[: len(data) // 2]))
+        return done + self._os_write(descriptor, data[done:])
 
     def open(
         self,
@@ -135,9 +159,9 @@ class Disturbed:
 
         class Raw(io.FileIO):
             def write(self, data: Any) -> int:
-                half = bytes(data)[: memoryview(data).nbytes // 2]
-                step("write", self.name, lambda: io.FileIO.write(self, half))
-                return super().write(data)
+                whole = bytes(data)
+                done = step("write", self.name, lambda: io.FileIO.write(self, whole[: len(whole) // 2]))
+                return done + super().write(whole[done:])
 
             def truncate(self, size: int | None = None) -> int:
                 step("truncate", self.name)
@@ -229,16 +253,31 @@ def one_line(result: Any, program: str) -> str:
     return result.err
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder: Path, opened: Callable[..., Any] = open) -> dict[str, bytes]:
     """Every file below a folder, hidden ones too; folders without files as their name and a slash."""
     found = {}
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if path.is_dir() and not any(path.iterdir()):
-            found[f"{name}/"] = b""
-        elif path.is_file():
-            found[name] = path.read_bytes()
+    for place, folders, files in os.walk(folder):
+        if not folders and not files and place != str(folder):
+            found[os.path.relpath(place, folder) + "/"] = b""
+        for name in files:
+            path = os.path.join(place, name)
+            if os.path.isfile(path):
+                with opened(path, "rb") as file:
+                    found[os.path.relpath(path, folder)] = file.read()
     return found
+
+
+def restore(folder: Path, left: dict[str, bytes]) -> None:
+    """Let a folder hold what `contents` has found in one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, data in left.items():
+        path = folder / name
+        if name.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
 
 
 # ---- bad invocations ---------------------------------------------------------------------------------------

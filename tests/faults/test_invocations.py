@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 from injection import Bad, bad_invocations
 from PIL import Image
-from trainers import SECONDS, train_classifier, train_lm
+from trainers import SECONDS, paint, train_classifier, train_lm
 
 # Imported here, so that the forked processes need not.
 import classifier.evaluate
@@ -116,7 +116,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("share", [0.02, pytest.param(1.0, marks=slow)])
-def test_bad_invocations(share, command, run, no_network, invoke, tally, monkeypatch, tmp_path) -> None:
+def test_bad_invocations(
+    share, command, run, no_network, invoke, apart, tally, monkeypatch, tmp_path
+) -> None:
     """One line and exit code 2 for what cannot be meant; a value that can be meant after all works."""
     monkeypatch.chdir(tmp_path)
     config, main, short = COMMANDS[command]
@@ -125,22 +127,25 @@ def test_bad_invocations(share, command, run, no_network, invoke, tally, monkeyp
     base = [*(tiny if is_trainer else []), *short]
     (tmp_path / "PICTURES").mkdir()
     Image.new("RGB", (9, 9)).save(tmp_path / "PICTURES" / "one.png")
-    # But for the judge, whom nobody reaches, and for a run whose classes are no examples to add to.
-    if share == 1 and command not in ("judge_lm", "add_classes"):
-        out = ["--out", "sound"] if is_trainer else []
-        sound = invoke(main, [word.replace("RUN", str(finished)) for word in [*base, *out]])
-        assert sound.code == 0, f"say in SHORT how {command} is called: {sound.err}"
     every = list(bad_invocations(config, tmp_path / "paths"))
     chosen = random.Random(1).sample(every, max(5, int(share * len(every))))
-    wrong = []
-    for number, bad in enumerate(chosen):
-        out = [] if bad.flag in ("--out", "--resume") or not is_trainer else ["--out", f"out-{number}"]
-        words = without(base, bad.flag or "RUN") + out
-        words = [word.replace("RUN", str(finished)) for word in words]
-        answer = invoke(main, [*words, *bad.argv])
-        if not is_proper(command, bad, answer):
-            wrong.append((bad.argv, answer.code, answer.err[-500:]))
-    assert not wrong
+
+    def call(words: Sequence[str], out: str) -> Any:
+        if is_trainer and not {"--out", "--resume"} & {word.partition("=")[0] for word in words}:
+            words = [*words, "--out", out]
+        return invoke(main, [word.replace("RUN", str(finished)) for word in words])
+
+    def table() -> None:
+        # But for the judge, whom nobody reaches, and for a run whose classes are no examples to add to.
+        if share == 1 and command not in ("judge_lm", "add_classes"):
+            sound = call(base, "sound")
+            assert sound.code == 0, f"say in SHORT how {command} is called: {sound.err}"
+        for number, bad in enumerate(chosen):
+            answer = call([*without(base, bad.flag or "RUN"), *bad.argv], f"out-{number}")
+            if not is_proper(command, bad, answer):
+                print(bad.argv, answer.code, answer.err[-500:])
+
+    assert apart(table) == ""
     tally(f"bad invocations of {command}", len(chosen))
 
 
@@ -258,10 +263,17 @@ def full_device() -> int:
     return os.open("/dev/full", os.O_WRONLY)
 
 
-@pytest.mark.parametrize("command", ["sample_lm", "eval_lm", "eval_classifier"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sample_lm",
+        *(pytest.param(name, marks=slow) for name in ("eval_lm", "eval_classifier", "predict_classifier")),
+    ],
+)
 def test_a_reader_that_leaves(command, run, forked, tally, tmp_path) -> None:
     _, main, short = COMMANDS[command]
-    argv = [word.replace("RUN", str(run(command)[0])) for word in short]
+    places = {"RUN": run(command)[0], "PICTURES": paint(tmp_path / "PICTURES", ("one",), 3)}
+    argv = [places.get(word, word) for word in short]
     gone = forked(onto(1, pipe_without_reader, main), argv, tmp_path, {}).wait(SECONDS)
     assert gone.code == 141, gone
     assert "Traceback" not in gone.err, gone
@@ -301,7 +313,7 @@ def test_any_locale(env: dict[str, str], run, tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, b""), done
     expected = "Grüße, 🦊"
-    if "ascii" in env.get("PYTHONIOENCODING", ""):
+    if "ascii" in env.get("PYTHONIOENCODING", "") or "PYTHONUTF8" in env:  # the encoding of the output
         expected = expected.encode("ascii", "backslashreplace").decode()
     assert done.stdout.startswith(expected.encode()), done
     helped = subprocess.run(

@@ -6,7 +6,6 @@ import random
 import shutil
 import subprocess
 import sys
-import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,50 +61,49 @@ def inside(tmp_path: Path) -> Path:
 # ---- kills and full disks ----
 
 
+both = pytest.mark.parametrize("how", ["kill", "full"])
+
+
+@both
 @pytest.mark.parametrize(
     ("form", "every"), [("parquet", 12), *(pytest.param(form, 1, marks=slow) for form in FORMATS)]
 )
-def test_render_killed_anywhere_goes_on(form, every, kill_everywhere, tally, tmp_path: Path) -> None:
+def test_render_disturbed_anywhere_goes_on(how, form, every, disturb, tally, tmp_path: Path) -> None:
     folder = inside(tmp_path)
     argv = ["render", "--out", folder / "set", "--format", form, *FEW]
-    tally(f"kill points of render, {form}", kill_everywhere(cli.main, argv, folder, every))
+    tries = disturb(how, "shapesgen", cli.main, argv, folder, every=every)
+    tally(f"render disturbed ({how}), {form}", tries)
 
 
 @slow
+@both
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_repair_killed_anywhere_goes_on(form, kill_everywhere, whole, tally, tmp_path: Path) -> None:
+def test_a_repair_disturbed_anywhere_goes_on(how, form, disturb, whole, tally, tmp_path: Path) -> None:
     folder = inside(tmp_path)
     out = shutil.copytree(whole(form), folder / "set")
     Damage(next(out.glob("data/test-*")), "cut", 0.5).apply()
     Damage(next(out.glob("records/train-*")), "flip", 0.9).apply()
     argv = ["render", "--out", out, "--format", form, *FEW]
-    tally(f"kill points of render repairing, {form}", kill_everywhere(cli.main, argv, folder))
+    tally(f"render repairing, disturbed ({how}), {form}", disturb(how, "shapesgen", cli.main, argv, folder))
     assert contents(out) == contents(whole(form))
 
 
 @slow
-def test_overwriting_killed_anywhere_goes_on(kill_everywhere, whole, tally, tmp_path: Path) -> None:
+@both
+def test_overwriting_disturbed_anywhere_goes_on(how, disturb, whole, tally, tmp_path: Path) -> None:
     folder = inside(tmp_path)
     out = shutil.copytree(whole("folder"), folder / "set")
     argv = ["render", "--out", out, "--overwrite", "--seed", "5", *FEW]
-    tally("kill points of render --overwrite", kill_everywhere(cli.main, argv, folder))
+    tally(f"render --overwrite disturbed ({how})", disturb(how, "shapesgen", cli.main, argv, folder))
     assert verify_set(out) == []
 
 
-@pytest.mark.parametrize(
-    ("form", "every"), [("parquet", 12), *(pytest.param(form, 1, marks=slow) for form in FORMATS)]
-)
-def test_a_full_disk_is_said_and_render_goes_on(form, every, fill_everywhere, tally, tmp_path: Path) -> None:
-    folder = inside(tmp_path)
-    argv = ["render", "--out", folder / "set", "--format", form, *FEW]
-    tally(f"full disks under render, {form}", fill_everywhere("shapesgen", cli.main, argv, folder, every))
-
-
 @slow
-def test_a_full_disk_leaves_no_half_picture(fill_everywhere, tally, tmp_path: Path) -> None:
+@both
+def test_a_disturbed_preview_leaves_no_half_picture(how, disturb, tally, tmp_path: Path) -> None:
     folder = inside(tmp_path)
     argv = ["preview", "--out", folder / "sheet.png", "--class-id", "5"]
-    tally("full disks under preview", fill_everywhere("shapesgen", cli.main, argv, folder))
+    tally(f"preview disturbed ({how})", disturb(how, "shapesgen", cli.main, argv, folder))
 
 
 # ---- several at once ----
@@ -360,7 +358,7 @@ BASES: dict[type, list[str]] = {
 
 
 def test_no_command_is_left_out() -> None:
-    assert set(BASES) == {typing.get_args(command)[0] for command in typing.get_args(cli.Command)}
+    assert set(BASES) == set(cli.COMMANDS.values())
 
 
 def invocations(folder: Path, a_set: Path) -> Iterator[tuple[list[str], Bad]]:

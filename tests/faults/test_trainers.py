@@ -4,104 +4,49 @@ silent, no traceback."""
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from injection import KILLED, Damage, Disturbed, damages
-from trainers import SECONDS, Trainer, drafts, last_line, outcome
-
-import lm.evaluate
-import lm.train  # noqa: F401  (imported here, so that the forked processes need not)
+from injection import Damage, damages
+from trainers import SECONDS, Trainer, outcome
 
 slow = pytest.mark.slow
 
 # ---- kills and full disks ----
 
 
-def everywhere(
-    how: str, trainer: Trainer, inside: Path, every: int, operations, forked, tmp_path
-) -> Iterator:
-    """Disturb a run at each file operation, or every so many, and let it go on: it must end where a run that
-    was left alone ends. Yields the place and the result of the disturbed run."""
-    run = inside / "r"
-    argv = trainer.argv(run)
-    steps = operations(trainer.main, argv, inside)
-    expected = outcome(run)
-    for at in range(0, len(steps), every):
-        if how == "full" and steps[at].startswith(("unlink", "rmdir")):
-            continue
-        shutil.rmtree(run)
-        place = f"{how} at {at}, {steps[at]}"
-        yield place, forked(Disturbed(trainer.main, inside, at, how), argv, tmp_path, {}).wait(SECONDS)
-        again = forked(trainer.main, argv, tmp_path, {}).wait(SECONDS)
-        assert again.code == 0, f"{place}: {again.err}"
-        assert "WARNING" not in again.err, f"{place}: {again.err}"
-        assert outcome(run) == expected, place
-        assert drafts(run) == [], place
+both = pytest.mark.parametrize("how", ["kill", "full"])
+sample_or_all = pytest.mark.parametrize("every", [70, pytest.param(1, marks=slow)])
 
 
-@pytest.fixture
-def inside(tmp_path: Path) -> Path:
+@both
+@sample_or_all
+def test_a_run_disturbed_anywhere_goes_on(how, every, trainer, disturb, tally, tmp_path) -> None:
     folder = tmp_path / "inside"
     folder.mkdir()
-    return folder
-
-
-@pytest.mark.parametrize("every", [70, pytest.param(1, marks=slow)])
-def test_a_run_killed_anywhere_goes_on(every, trainer, inside, operations, forked, tally, tmp_path) -> None:
-    tries = 0
-    for place, result in everywhere("kill", trainer, inside, every, operations, forked, tmp_path):
-        assert result.code == KILLED, (place, result)
-        tries += 1
-    tally(f"kill points of {trainer.program}", tries)
-
-
-@pytest.mark.parametrize("every", [70, pytest.param(1, marks=slow)])
-def test_a_full_disk_ends_the_run_and_keeps_it(
-    every, trainer, inside, operations, forked, tally, tmp_path
-) -> None:
-    tries = 0
-    for place, result in everywhere("full", trainer, inside, every, operations, forked, tmp_path):
-        assert result.code in (1, 2), (place, result)
-        line = last_line(result, trainer.program)  # torch.save gives another reason than the system's
-        assert "No space left on device" in line or "(is the disk full?)" in line, place
-        tries += 1
-    tally(f"full disks under {trainer.program}", tries)
+    run = folder / "r"
+    tries = disturb(
+        how, trainer.program, trainer.main, trainer.argv(run), folder, lambda: outcome(run), every
+    )
+    tally(f"{trainer.program} disturbed ({how})", tries)
 
 
 @pytest.mark.parametrize("trainer", ["train_lm"], indirect=True)
-@pytest.mark.parametrize(
-    ("how", "every"),
-    [("kill", 15), ("full", 15), pytest.param("kill", 1, marks=slow), pytest.param("full", 1, marks=slow)],
-)
-def test_tokenising_disturbed_anywhere_begins_again(
-    how, every, trainer, operations, forked, tally, tmp_path
-) -> None:
-    cache, runs = trainer.cache, iter(range(10_000))
-    cache.mkdir()
+@both
+@sample_or_all
+def test_tokenising_disturbed_anywhere_begins_again(how, every, trainer, disturb, tally, tmp_path) -> None:
+    run = tmp_path / "r"
+    trainer.cache.mkdir()
 
-    def argv():
-        return trainer.argv(tmp_path / f"r{next(runs)}", 1)
+    def train() -> int:
+        shutil.rmtree(run, ignore_errors=True)
+        return trainer.main()
 
-    steps = operations(trainer.main, argv(), cache)
-    expected = outcome(tmp_path / "r0")
-    tried = [at for at in range(0, len(steps), every) if not steps[at].startswith("unlink") or how == "kill"]
-    for at in tried:
-        shutil.rmtree(cache)
-        cache.mkdir()
-        result = forked(Disturbed(trainer.main, cache, at, how), argv(), tmp_path, {}).wait(SECONDS)
-        place = f"{how} at {at}, {steps[at]}"
-        if how == "kill":
-            assert result.code == KILLED, (place, result)
-        else:
-            assert "No space left on device" in last_line(result, "train_lm"), place
-        out = tmp_path / f"r{next(runs)}"
-        again = forked(trainer.main, trainer.argv(out, 1), tmp_path, {}).wait(SECONDS)
-        assert again.code == 0, f"{place}: {again.err}"
-        assert outcome(out) == expected, place
-    tally(f"tokenising disturbed ({how})", len(tried))
+    argv = trainer.argv(run, 1)
+    tries = disturb(how, "train_lm", train, argv, trainer.cache, lambda: outcome(run), every)
+    tally(f"tokenising disturbed ({how})", tries)
 
 
 # ---- damage ----
@@ -116,10 +61,13 @@ def finished(trainer: Trainer, forked, tmp_path: Path) -> Path:
     return run
 
 
+@pytest.mark.parametrize(
+    "trainer", ["train_lm", "train_classifier", pytest.param("pictures", marks=slow)], indirect=True
+)
 @pytest.mark.parametrize("count", [6, pytest.param(260, marks=slow)])
 def test_damage_is_found_or_harmless(count, trainer, finished, invoke, tally, tmp_path) -> None:
-    """Of every file of a run, and of the text in tokens: either the results are those of an undamaged run, or
-    the file is named."""
+    """Of every file of a run and of its cache: the results are those of an undamaged run, or the file is
+    named."""
 
     def go_on(run: Path) -> Any:
         return invoke(trainer.main, trainer.argv(run, 3))
@@ -136,7 +84,8 @@ def test_damage_is_found_or_harmless(count, trainer, finished, invoke, tally, tm
     scores = json.loads((tmp_path / "scored" / trainer.scores).read_text())["loss"]
     files = sorted(path for path in finished.rglob("*") if path.is_file() and "events" not in path.name)
     if trainer.cache is not None:
-        files += sorted(path for path in trainer.cache.iterdir() if path.suffix != ".lock")
+        cached = trainer.cache.rglob("*")
+        files += sorted(path for path in cached if path.is_file() and path.suffix != ".lock")
     damaged = tmp_path / "damaged"
     every = damages(files, count if count > 4 * len(files) else 4 * len(files), seed=count)
     for damage in random.Random(count).sample(every, count):
@@ -160,7 +109,7 @@ def test_damage_is_found_or_harmless(count, trainer, finished, invoke, tally, tm
                 assert found == expected, str(damage)
         path.write_bytes(before)
         shutil.rmtree(damaged)
-    tally(f"files of {trainer.program} damaged", count)
+    tally(f"files of {trainer.program} damaged{' (pictures)' if trainer.has_pictures else ''}", count)
 
 
 def change_state(run: Path, change: Callable[[dict[str, Any]], object], is_sealed: bool) -> None:

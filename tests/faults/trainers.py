@@ -2,20 +2,34 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 # Some are imported here only so that the forked processes, of which there are thousands, need not.
 import matplotlib.figure  # noqa: F401
+import numpy as np
 import sklearn.metrics  # noqa: F401
 import torch
 import transformers.models.gpt2.modeling_gpt2  # noqa: F401
+import typeguard  # noqa: F401
+from PIL import Image
 from safetensors.torch import load_file
 
 import classifier.cli
+import classifier.evaluate
+import classifier.train
 import lm.cli
+import lm.evaluate
+import lm.train
+from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.training import load_checkpoint, read_metrics
+
+list(HEADS.values())  # imports them
+
+# A process's first backward pass decides whether torch starts threads for devices. Were it that of a
+# simulated step, which speaks of a GPU, nothing forked afterwards could train.
+torch.zeros(1, requires_grad=True).sum().backward()
 
 SECONDS = 120  # what takes longer is a hang
 MEASURED = ("minutes", "memory/peak", "speed/tokens_per_s", "speed/images_per_s", "speed/data_wait_fraction")
@@ -36,6 +50,7 @@ class Trainer:
     """The file that `score` writes."""
     flags: list[Any]
     cache: Path | None = None
+    has_pictures: bool = False
 
     def argv(self, out: Path, steps: int = 2) -> list[Any]:
         return [*self.flags, "--eval-every", 1, "--max-steps", steps, "--resume", "auto", "--out", out]
@@ -57,6 +72,26 @@ def train_lm(text: Path, cache: Path) -> Trainer:
         "--device", "cpu",
     ]  # fmt: skip
     return Trainer("train_lm", lm.cli.train_main, lm.cli.eval_main, "eval.json", flags, cache)
+
+
+def paint(folder: Path, names: Sequence[str], each: int) -> Path:
+    """Pictures of noise, a folder for each class."""
+    draw = np.random.default_rng(0)
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        for number in range(each):
+            pixels = draw.integers(0, 256, (9, 9, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return folder
+
+
+def train_pictures(folder: Path, cache: Path) -> Trainer:
+    """`train_classifier` on pictures, which are painted into `folder`."""
+    flags = [
+        "--data", paint(folder, ("ant", "bee"), 10), "--cache", cache, "--image-size", 8, "--batch-size", 4,
+        "--workers", 0, "--schedule", "constant", "--device", "cpu",
+    ]  # fmt: skip
+    return dataclasses.replace(train_classifier(), flags=flags, cache=cache, has_pictures=True)
 
 
 def outcome(run: Path, names: tuple[str, ...] = ("last", "best")) -> dict[str, Any]:
@@ -81,7 +116,8 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def drafts(folder: Path) -> list[str]:
-    return [path.name for path in folder.rglob(".*") if path.name != ".lock"]
+    """What is left of unfinished files. A lock is taken again, whoever has left it."""
+    return [path.name for path in folder.rglob(".*") if path.suffix != ".lock" and path.name != ".lock"]
 
 
 def last_line(result: Any, program: str) -> str:

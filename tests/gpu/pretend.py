@@ -126,6 +126,8 @@ class _Functions(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func is torch.tensor and kwargs.get("device") is not None:
             return func(*args, **{**kwargs, "device": "cpu"}).to(kwargs["device"])
+        if func is Tensor.__getitem__ and isinstance(args[1], slice) and args[1] == slice(None):
+            return args[0]  # an alias, which torch cannot make of such tensors in inference mode
         return func(*args, **kwargs)
 
 

@@ -20,13 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import tyro
-
 from scripts.characters.drawing import Pen
 from scripts.characters.fonts import INSTALL, Face, font_files, font_folders, survey
 from scripts.characters.repertoire import repertoire
 from scripts.characters.writing import draw_to_file
-from scripts.common.command import run_script, say
+from scripts.common.command import read_flags, run_script, say
 from scripts.common.pages import table
 from shapesgen.workers import Report, run
 from sqrtvocab.errors import UserError
@@ -126,4 +124,4 @@ def main(config: BenchFlags) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(BenchFlags, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(BenchFlags, __doc__)))

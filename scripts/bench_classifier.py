@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-import tyro
 
 from classifier.cnn import Encoder
 from classifier.config import EMBEDDING, TrainConfig
 from classifier.data import image_batches, open_images
 from classifier.model import Classifier, make_classifier
-from scripts.common.command import json_problems, run_script
+from scripts.common.command import json_problems, read_flags, run_script
 from scripts.common.learner import Batch, Learner, Timing
 from sqrtvocab import Partition, make_head
 from sqrtvocab.atomic import write_json
@@ -142,4 +141,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

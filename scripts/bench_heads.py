@@ -15,25 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import tyro
-
-from scripts.common.command import json_problems, require_device, run_script
+from scripts.common.command import json_problems, read_flags, require_device, run_script
 from scripts.common.head_steps import (
+    Contender,
     Step,
     Work,
     bench_head,
-    cce_step,
+    chunked_step,
+    contenders,
     decode_step,
-    gemm_step,
     head_step,
-    liger_step,
     soft_step,
-    torch_adaptive_step,
-    torch_chunked_step,
     uneven_step,
 )
 from scripts.common.registered import heads_with_variants
@@ -57,6 +52,7 @@ QUICK_DECODE_SHAPE = (32, 512, 184320)
 UNEVEN_SHAPE = (4096, 128, 100_000)
 QUICK_UNEVEN_SHAPE = (1024, 128, 100_000)
 BASELINE, DECODE_BASELINE, BASELINE_SOFT, BASELINE_UNEVEN = "flat", "dense", "one target", "equal groups"
+LARGEST = 256  # classes of a group, where large ones are cut
 SOFT = 8  # classes of a soft target, which may cost (8 + 1) / 2 times as much as one
 
 
@@ -88,30 +84,6 @@ class Config:
             problems.append(f"--shape must be positive, got {self.shape}")
         if problems := [*problems, *json_problems(self.json)]:
             raise UserError("; ".join(problems))
-
-
-Contender = tuple[Callable[..., Step], tuple[Any, ...]]  # what makes its step, and the arguments
-
-
-def contenders(work: Work) -> dict[str, Contender]:
-    """All that is trained: the registered heads, what bounds them, and their peers."""
-    found: dict[str, Contender] = {}
-    for title, (name, options) in heads_with_variants().items():
-        found[title] = (head_step, (name, options, work))
-        if not options and HEADS[name].takes("chunk_size"):
-            found[f"{title}, chunked"] = (head_step, (name, {"chunk_size": work.chunk_size}, work))
-    found |= {
-        "bound: two GEMMs": (gemm_step, (True, work)),
-        "bound: hidden gradient only": (gemm_step, (False, work)),
-        "peer: torch chunked": (torch_chunked_step, (work,)),
-        "peer: torch adaptive": (torch_adaptive_step, (work,)),
-    }
-    if work.device == "cuda":  # Triton kernels
-        if find_spec("liger_kernel"):
-            found["peer: liger"] = (liger_step, (work,))
-        if find_spec("cut_cross_entropy"):
-            found["peer: cut cross entropy"] = (cce_step, (work,))
-    return found
 
 
 class Table(NamedTuple):
@@ -161,13 +133,14 @@ def uneven_tables(work: Work) -> Iterator[Table]:
     """Groups whose sizes fall off as 1/rank, 100 classes on average, against as many equal ones.
 
     A row costs what the group of its target costs, so it matters how the rows are spread: evenly over the
-    groups, or evenly over the classes, most of which are in the largest groups.
+    groups, or evenly over the classes, most of which are in the largest groups; and whether these are cut.
     """
     for title, (name, options) in heads_with_variants().items():
         if HEADS[name].has_groups:
-            steps: dict[str, Contender] = {BASELINE_UNEVEN: (uneven_step, (name, options, None, work))}
-            for spread in ("groups", "classes"):
-                steps[f"uneven, rows over {spread}"] = (uneven_step, (name, options, spread, work))
+            steps: dict[str, Contender] = {BASELINE_UNEVEN: (uneven_step, (name, options, None, None, work))}
+            for spread, largest in (("groups", None), ("classes", None), ("classes", LARGEST)):
+                row = f"{'uneven' if largest is None else f'cut at {largest}'}, rows over {spread}"
+                steps[row] = (uneven_step, (name, options, spread, largest, work))
             yield Table(f"uneven {title}, {work}", steps, BASELINE_UNEVEN, work)
 
 
@@ -184,9 +157,10 @@ class Row:
 
 def head_parameters(maker: Callable[..., Step], arguments: tuple[Any, ...]) -> int | None:
     """How many parameters a head has; bounds and peers have none to speak of."""
-    if maker is not head_step:
+    if maker not in (head_step, chunked_step):
         return None
-    name, options, work = arguments
+    name, *rest = arguments
+    options, work = rest if maker is head_step else ({}, *rest)
     head = bench_head(name, options, work._replace(device="meta"))
     return sum(parameter.numel() for parameter in head.parameters())
 
@@ -241,4 +215,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

@@ -17,9 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
-from scripts.common.command import json_problems, require_device, run_script
+from scripts.common.command import json_problems, read_flags, require_device, run_script
 from scripts.common.lm_models import (
     FLAT,
     WRITING_MODES,
@@ -262,4 +260,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

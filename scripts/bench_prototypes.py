@@ -20,14 +20,13 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-import tyro
 from torch import Tensor, nn
 
 from classifier.backbones import make_encoder
 from classifier.data import image_batches, in_batches, open_images, sample_of
 from classifier.model import Classifier
 from classifier.trained import open_trained
-from scripts.common.command import json_problems, run_script
+from scripts.common.command import json_problems, read_flags, run_script
 from sqrtvocab import Head, make_head
 from sqrtvocab.atomic import write_json
 from sqrtvocab.flags import Flags, at_least
@@ -120,16 +119,16 @@ def _trained(run: Path) -> tuple[Head, Tensor]:
 
 def memory() -> dict[str, float]:
     """Bytes of a training step of the output layer and Adam, from shapes alone."""
-    peaks = {name: simulate(partial(_head_step, name)).peak for name in ("flat", "prototype")}
-    return {
-        "flat bytes": peaks["flat"],
-        "prototype bytes": peaks["prototype"],
-        "prototype / flat memory": peaks["prototype"] / peaks["flat"],
-    }
+    flat = simulate(partial(_head_step, "flat")).peak
+    figures: dict[str, float] = {"flat bytes": flat}
+    for storage in ("float32", "float16"):
+        peak = simulate(partial(_head_step, "prototype", storage=storage)).peak
+        figures |= {f"{storage} bytes": peak, f"{storage} / flat memory": peak / flat}
+    return figures
 
 
-def _head_step(name: str) -> Training:
-    head = make_head(name, WIDTH, CLASSES)
+def _head_step(name: str, **options: Any) -> Training:
+    head = make_head(name, WIDTH, CLASSES, **options)
     hidden, target = torch.randn(BATCH, WIDTH, requires_grad=True), torch.arange(BATCH // 2).repeat(2)
     return Training(head, torch.optim.Adam(head.parameters()), lambda: head(hidden, target).loss)
 
@@ -181,4 +180,4 @@ def timed(rounds: int, **candidates: Callable[[], object]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

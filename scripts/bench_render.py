@@ -27,10 +27,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import tyro
 from torch.utils.data import DataLoader, RandomSampler
 
-from scripts.common.command import run_script
+from scripts.common.command import read_flags, run_script
 from scripts.common.pillow_renderer import FULL, pillow_render
 from shapesgen import ShapesDataset, ShapesParquet, render
 from sqrtvocab.errors import RunError, UserError
@@ -196,4 +195,4 @@ def run(config: Config, rng: np.random.Generator, scratch: Path) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

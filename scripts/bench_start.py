@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tyro
 
 from lm.text.corpus import BLOCK
-from scripts.common.command import run_script
+from scripts.common.command import read_flags, run_script
 from sqrtvocab.atomic import sealed, write_json
 from sqrtvocab.errors import RunError, UserError
 from sqrtvocab.flags import at_least
@@ -124,4 +123,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

@@ -40,6 +40,7 @@ from scripts.reports.heads_page import document
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab.errors import UserError
 from sqrtvocab.flags import at_least, flag, positive
+from sqrtvocab.help import answer_help_of
 
 QUICK_SPACE = (
     "pattern=solid,striped",
@@ -288,8 +289,12 @@ def main(config: LmFlags | ImageFlags, train: Train = train_in_new_process) -> N
     print(f"{page}, {figure}, {record.path}")
 
 
-if __name__ == "__main__":
+def read() -> LmFlags | ImageFlags:
+    """The flags of either comparison."""
     kinds: dict[str, Callable[..., LmFlags | ImageFlags]] = {"lm": LmFlags, "images": ImageFlags}
-    raise SystemExit(
-        run_script(main, lambda: tyro.extras.subcommand_cli_from_dict(kinds, description=__doc__))
-    )
+    answer_help_of(kinds, "python scripts/compare_heads.py", __doc__ or "")
+    return tyro.extras.subcommand_cli_from_dict(kinds)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_script(main, read))

@@ -11,15 +11,19 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
 from classifier.presets import PRESETS
-from scripts.common.command import run_script
+from scripts.common.command import read_flags, run_script
 
 OUT = Path("runs/demo")
 MODULES = {"shapesgen": "shapesgen.cli", "train_classifier": "classifier.train"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """It has no flags."""
 
 
 def run(command: str, *arguments: object) -> None:
@@ -31,8 +35,8 @@ def run(command: str, *arguments: object) -> None:
         raise SystemExit(ended.returncode)
 
 
-def main(_: None) -> None:
-    """The whole demo; it has no flags."""
+def main(_: Config) -> None:
+    """The whole demo."""
     if OUT.exists():
         shutil.rmtree(OUT)
     OUT.mkdir(parents=True)
@@ -59,4 +63,4 @@ def main(_: None) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(lambda: None, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

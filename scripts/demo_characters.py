@@ -16,10 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
 from scripts.characters.repertoire import HANGUL
-from scripts.common.command import run_script
+from scripts.common.command import read_flags, run_script
 from sqrtvocab.errors import RunError
 from sqrtvocab.flags import Flags, at_least
 
@@ -28,9 +26,10 @@ _COMMANDS = {
     "eval_classifier": "classifier.cli:eval_main",
     "predict_classifier": "classifier.cli:predict_main",
 }
+SIZE = 48  # pixels
 _TRAINING = (
-    "--grey --image-size 64 --backbone swift --head prototype --images-of-a-class 2 --refresh-images 8 "
-    "--grouping index --augment shift --batch-size 128 --accumulate 1 --epochs 1000 --lr 0.003 "
+    f"--grey --image-size {SIZE} --backbone swift --head prototype --images-of-a-class 2 --refresh-images 16 "
+    "--grouping index --augment letters --batch-size 128 --accumulate 1 --epochs 1000 --lr 0.003 "
     "--schedule cosine --warmup-steps 20 --eval-images 2000"
 )
 _COLUMNS, _SHOWN = 12, 72  # pictures
@@ -43,13 +42,13 @@ class DemoFlags(Flags):
 
     out: Path = Path("runs/characters")
     """Folder for the pictures, the run and the sheet."""
-    steps: int = 1500
+    steps: int = 3000
     """Steps of training."""
     fonts: tuple[Path, ...] = ()
     """Folders with fonts, or font files; by default where fontconfig looks."""
 
     def problems(self) -> list[str]:
-        return super().problems() + at_least(self, 4, "steps")
+        return super().problems() + at_least(self, 10, "steps")
 
 
 def common_syllables() -> str:
@@ -79,8 +78,9 @@ def main(config: DemoFlags) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "syllables.txt").write_text(common_syllables(), "utf-8")
     fonts = ["--fonts", *config.fonts] if config.fonts else []
-    run("render_characters", "--script", out / "syllables.txt", "--out", data, *fonts)
+    run("render_characters", "--script", out / "syllables.txt", "--out", data, "--size", SIZE, *fonts)
     length = ["--max-steps", config.steps, "--eval-every", config.steps // 4]
+    length += ["--mine-at", *(config.steps * tenth // 10 for tenth in range(1, 10))]
     run("train_classifier", "--data", data, *_TRAINING.split(), *length, "--out", trained, "--resume", "auto")
     run("eval_classifier", trained, "--split", "test")
 
@@ -175,4 +175,4 @@ def sheet(
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(DemoFlags, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(DemoFlags, __doc__)))

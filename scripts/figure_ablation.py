@@ -20,9 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
-from scripts.common.command import make_folder, run_script
+from scripts.common.command import make_folder, read_flags, run_script
 from scripts.common.contenders import lm_recipe, lm_settings
 from scripts.common.jobs import KEY, Contender, Data, Job, record_of_runs
 from scripts.common.lm_models import QUICK_SIZES, Setting, Shape, simulate_training
@@ -197,4 +195,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

@@ -24,10 +24,10 @@ import tyro
 
 from scripts.characters.contenders import CharacterJob, contenders_of
 from scripts.characters.sheet import COLUMNS, hardest
-from scripts.common.command import run_script, say
-from scripts.common.jobs import Data, Job, by_definition, rate_of, record_of_runs
+from scripts.common.command import read_flags, run_script, say
+from scripts.common.jobs import KEY, Data, Job, by_definition, rate_of, record_of_runs
 from scripts.common.pages import write_figure, write_page
-from scripts.common.records import Record, Row, lock_of
+from scripts.common.records import Key, Record, Row, lock_of
 from scripts.common.runs import RunFlags, launch, require_rows, run_all, train_in_new_process
 from scripts.reports.characters import best_rows, curves, document
 from sqrtvocab.atomic import write_bytes, write_json
@@ -61,12 +61,14 @@ class CharacterFlags(RunFlags):
     """How many of the heads are trained with all --seeds; the others with the first one."""
     batch_size: int = 128
     """Images of a step."""
-    image_size: int = 64
-    """Side of the pictures."""
+    image_size: int = 48
+    """Side of the pictures, for which the set is drawn."""
     backbone: str = "swift"
     """As `train_classifier --backbone`."""
-    augment: str = "shift"
+    augment: str = "letters"
     """As `train_classifier --augment`."""
+    looks: int = 10
+    """How often a run is scored on the validation families."""
     eval_images: int = 4000
     """Pictures of the validation families that are scored."""
     shared: bool = False
@@ -74,7 +76,7 @@ class CharacterFlags(RunFlags):
 
     def __post_init__(self) -> None:
         found = self.problems() + positive(self, "minutes")
-        found += at_least(self, 1, "steps", "best", "batch_size", "image_size", "eval_images")
+        found += at_least(self, 1, "steps", "best", "batch_size", "image_size", "looks", "eval_images")
         known = contenders_of(self.script)
         found += [
             f"--contenders {name}: expected some of {', '.join(known)}"
@@ -97,11 +99,11 @@ class CharacterFlags(RunFlags):
 
     def settings(self, steps: int, rate: float) -> tuple[str, ...]:
         """The flags of `train_classifier` that all contenders share."""
-        looks = max(1, steps // 10)
+        every = -(-steps // self.looks)
         text = (
             f"--backbone {self.backbone} --image-size {self.image_size} --augment {self.augment} "
             f"--batch-size {self.batch_size} --max-steps {steps} --warmup-steps {min(20, steps // 4)} "
-            f"--eval-every {looks} --eval-images {self.eval_images} --lr {rate:g} {_RECIPE}"
+            f"--eval-every {every} --eval-images {self.eval_images} --lr {rate:g} {_RECIPE}"
         )
         return tuple(text.split())
 
@@ -111,7 +113,7 @@ def draw_set(config: CharacterFlags) -> Path:
     folder = config.set_folder()
     if (folder / "manifest.json").is_file():
         return folder
-    flags = ["--script", config.script, "--out", str(folder)]
+    flags = ["--script", config.script, "--out", str(folder), "--size", str(config.image_size)]
     if config.quick:
         import matplotlib
 
@@ -133,14 +135,15 @@ def draw_set(config: CharacterFlags) -> Path:
 def train(job: Job, threads: int) -> int:
     """Train, and keep beside the run what it took of the processor, its evaluations included."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    code = train_in_new_process(job, threads)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    path = job.folder / "core_seconds.json"
-    if job.folder.is_dir():
-        earlier = json.loads(path.read_text())["core_seconds"] if path.exists() else 0.0
-        taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        write_json(path, {"core_seconds": round(earlier + taken, 1)})
-    return code
+    try:
+        return train_in_new_process(job, threads)
+    finally:  # after a signal, too: the call that goes on with the run adds what it takes
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        path = job.folder / "core_seconds.json"
+        if job.folder.is_dir():
+            earlier = json.loads(path.read_text())["core_seconds"] if path.exists() else 0.0
+            taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            write_json(path, {"core_seconds": round(earlier + taken, 1)})
 
 
 class Experiment:
@@ -155,6 +158,9 @@ class Experiment:
         )
         self.record = record_of_runs(out / f"characters_{config.name}.csv")
         self.pairs = out / f"characters_{config.name}_pairs.png"
+        self.families = Record(
+            out / f"characters_{config.name}_families.csv", (*KEY, "family"), ("pictures", "accuracy")
+        )
         self.trials = Record(config.runs / f"characters_{config.name}_speed.csv", ("contender", "settings"))
 
     def job(self, name: str, seed: int, steps: int, rate: float) -> Job:
@@ -215,45 +221,69 @@ class Experiment:
         best = {self.record.key_of(row) for row in best_rows(self.rows())}
         for key, job in by_key.items():
             row = rows.get(key)
-            if row is None:
+            if row is None or not job.folder.is_dir():
                 continue
-            path = job.folder / "core_seconds.json"
+            path, new = job.folder / "core_seconds.json", {}
             if not row.get("core_seconds") and path.exists():
-                self.record.keep(row | {"core_seconds": str(json.loads(path.read_text())["core_seconds"])})
-            if key in best and not row.get("test_accuracy") and job.folder.is_dir():
-                self.record.keep(row | test_scores(job.folder, self.config.threads))
-        self.draw_pairs(jobs)
+                new["core_seconds"] = str(json.loads(path.read_text())["core_seconds"])
+            if key in best and not row.get("test_accuracy"):
+                new |= test_scores(job.folder, self.folder, self.config.threads)
+            if key in best and not row.get("exported_mb"):
+                new["exported_mb"] = exported_size(job.folder, self.config.threads)
+            if new:
+                self.record.keep(row | new)
+        best_job = next((job for job in jobs if job.key == self.best_key()), None)
+        if best_job is not None and (best_job.folder / "eval-test.json").exists():
+            self.look_at(best_job)
 
-    def draw_pairs(self, jobs: Sequence[Job]) -> None:
-        """A picture of the characters that the best head takes for each other most often, in all test
-        families."""
+    def best_key(self) -> Key | None:
+        """Of all runs scored on the test families that which is best in validation."""
         rows = [row for row in self.rows() if row.get("test_accuracy")]
         best = max(rows, key=lambda row: float(row["accuracy"]), default=None)
-        job = next((job for job in jobs if best and job.key == self.record.key_of(best)), None)
-        path = None if job is None else job.folder / "eval-test.json"
-        if path is not None and path.exists():
-            confused = json.loads(path.read_text("utf-8")).get("confused", [])
-            pairs = [(pair["true"], pair["predicted"]) for pair in confused][: COLUMNS // 2]
-            if pairs:
-                write_bytes(self.pairs, hardest(pairs, self.folder))
+        return None if best is None else self.record.key_of(best)
+
+    def look_at(self, job: Job) -> None:
+        """What the best run makes of each test family, and a picture of the characters that it takes for each
+        other most often."""
+        confused = json.loads((job.folder / "eval-test.json").read_text("utf-8")).get("confused", [])
+        pairs = [(pair["true"], pair["predicted"]) for pair in confused][: COLUMNS // 2]
+        if pairs:
+            write_bytes(self.pairs, hardest(pairs, self.folder))
+        if not self.families_of(job.key):
+            from scripts.characters.reading import read_split  # imports torch
+
+            for family, (pictures, accuracy) in read_split(job.folder, self.folder).by_family().items():
+                values = {"family": family, "pictures": str(pictures), "accuracy": str(accuracy)}
+                self.families.keep(dict(zip(KEY, job.key, strict=True)) | values)
+
+    def families_of(self, key: Key | None) -> list[Row]:
+        """The rows of a run in the record of families."""
+        return [row for row in self.families.rows() if tuple(row[name] for name in KEY) == key]
 
 
-def test_scores(run: Path, threads: int) -> dict[str, str]:
-    """`eval_classifier` on all pictures of the test families; the size of what `export_classifier` makes."""
+def test_scores(run: Path, data: Path, threads: int) -> dict[str, str]:
+    """`eval_classifier` on all pictures of the test families, and the same for classes that were held out of
+    training, if any were."""
     if launch(["-c", _EVALUATE, str(run), "--split", "test"], threads):
         raise RunError(f"{run}: eval_classifier failed")
     scores: dict[str, Any] = json.loads((run / "eval-test.json").read_text("utf-8"))
     accuracy = scores["accuracy"]
-    names = {"test_accuracy": accuracy["overall"], "test_group_accuracy": accuracy["group"]}
-    exported = run / "model.onnx"
-    if launch(["-c", _EXPORT, str(run), "--out", str(exported)], threads):
-        say(f"{run}: export_classifier failed; its size is left out")
-    size = sum(
-        file.stat().st_size for file in run.glob("model.onnx*")
-    )  # large weights stand in a second file
-    exported_mb = f"{size / 1e6:.2f}" if exported.exists() else ""
-    values = names | {"test_loss": scores["loss"], "exported_mb": exported_mb}
+    values = {"test_accuracy": accuracy["overall"], "test_group_accuracy": accuracy["group"]}
+    values["test_loss"] = scores["loss"]
+    if json.loads((run / "config.json").read_text("utf-8"))["hold_out_classes"]:
+        from scripts.characters.reading import read_split  # imports torch
+
+        values["test_new_accuracy"] = read_split(run, data).of_new_classes()[1]
     return {name: str(value) for name, value in values.items()}
+
+
+def exported_size(run: Path, threads: int) -> str:
+    """Megabytes of what `export_classifier` makes; "" if it fails, to be tried again by the next call."""
+    if launch(["-c", _EXPORT, str(run), "--out", str(run / "model.onnx")], threads):
+        say(f"{run}: export_classifier failed; its size is left out")
+        return ""
+    files = run.glob("model.onnx*")  # large weights stand in a second file
+    return f"{sum(file.stat().st_size for file in files) / 1e6:.2f}"
 
 
 def main(config: CharacterFlags) -> None:
@@ -268,9 +298,9 @@ def main(config: CharacterFlags) -> None:
             with lock_of(page):
                 figure = page.with_suffix(".png")
                 write_figure(figure, curves(rows, experiment.contenders, config.runs))
-                write_page(
-                    page, document(config.name, rows, experiment.contenders, figure.name, experiment.pairs)
-                )
+                families = experiment.families_of(experiment.best_key())
+                made_of = (config.name, rows, experiment.contenders, figure.name, experiment.pairs, families)
+                write_page(page, document(*made_of))
 
     if config.redraw:
         require_rows(record, experiment.contenders)
@@ -289,4 +319,4 @@ def main(config: CharacterFlags) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(CharacterFlags, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(CharacterFlags, __doc__)))

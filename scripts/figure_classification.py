@@ -16,7 +16,7 @@ from typing import Literal
 
 import tyro
 
-from scripts.common.command import QUICK, RESULTS, make_folder, run_script
+from scripts.common.command import QUICK, RESULTS, make_folder, read_flags, run_script
 from scripts.common.pages import write_csv, write_figure, write_page
 from scripts.common.runs import launch
 from scripts.reports.classification import Run, curves_of, draw, pages
@@ -82,4 +82,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

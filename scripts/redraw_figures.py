@@ -1,8 +1,10 @@
-"""The figures of docs/results, drawn again from the tables beside them; measures nothing.
+"""The figures of docs/results, drawn again from the tables beside them.
 
-python scripts/redraw_figures.py
-python scripts/redraw_figures.py --only memory heads_lm
-python scripts/redraw_figures.py --out /tmp/figures
+    python scripts/redraw_figures.py
+    python scripts/redraw_figures.py --only memory heads_lm
+    python scripts/redraw_figures.py --out /tmp/figures
+
+Measures nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import tyro
-
-from scripts.common.command import RESULTS, make_folder, run_script
+from scripts.common.command import RESULTS, make_folder, read_flags, run_script
 from scripts.common.pages import write_figure
 from scripts.common.records import Row
 
@@ -117,4 +117,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

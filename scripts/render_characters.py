@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from scripts.common.command import run_script, say
+from scripts.common.command import read_flags, run_script, say
 from sqrtvocab.errors import UserError
 from sqrtvocab.flags import Flags, at_least
 
@@ -53,6 +53,9 @@ class RenderFlags(Flags):
     """Side of the pictures."""
     min_families: int = 4
     """A character that fewer families draw is left out."""
+    most_files: int = 4
+    """Font files of a family at most, evenly chosen: what comes in 14 weights would else be most of what is
+    trained on."""
     test_families: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A family for the test; can be given several times. By default a fifth of them, by their names."""
     valid_families: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
@@ -63,7 +66,7 @@ class RenderFlags(Flags):
     """Delete the set in the folder and begin afresh."""
 
     def problems(self) -> list[str]:
-        found = super().problems() + at_least(self, 1, "workers", "min_families")
+        found = super().problems() + at_least(self, 1, "workers", "min_families", "most_files")
         if not _SIZES[0] <= self.size <= _SIZES[1]:
             found.append(f"--size must be {_SIZES[0]} to {_SIZES[1]}, got {self.size}")
         return found
@@ -82,11 +85,12 @@ def main(config: RenderFlags) -> None:
     progress = sys.stderr.isatty()
     settings = {
         "script": wanted.name, "size": config.size, "min_families": config.min_families,
+        "most_files": config.most_files,
         "test_families": list(config.test_families), "valid_families": list(config.valid_families),
     }  # fmt: skip
 
     # 1. Fonts, and what they draw.
-    faces = find_faces(config.fonts, wanted.codes, workers)
+    faces = thinned(find_faces(config.fonts, wanted.codes, workers), config.most_files)
     made_of = {"settings": settings, "fonts": [_identity(face) for face in faces]}
     if not prepare_folder(config.out, made_of, config.overwrite):
         print(f"{config.out}: all there already")
@@ -148,6 +152,22 @@ def find_faces(folders: Sequence[Path], codes: Sequence[int], workers: int) -> l
         if problem:
             say(f"left out: {path.name}, which cannot be read ({problem})")
     return [face for faces, _ in found for face in faces if len(face.codes) >= _FEWEST * len(codes)]
+
+
+def thinned(faces: Sequence[Face], most: int) -> list[Face]:
+    """The faces of at most so many files of each family, evenly chosen. (Whole files: the second face of a
+    collection holds only what the first draws otherwise.)"""
+    files: dict[str, list[Path]] = {}
+    for face in faces:
+        mine = files.setdefault(face.family, [])
+        if face.path not in mine:
+            mine.append(face.path)
+    kept = {
+        (family, mine[place * len(mine) // min(most, len(mine))])
+        for family, mine in files.items()
+        for place in range(min(most, len(mine)))
+    }
+    return [face for face in faces if (face.family, face.path) in kept]
 
 
 def prepare_folder(out: Path, made_of: dict[str, Any], overwrite: bool) -> bool:
@@ -292,8 +312,4 @@ def _cores() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(
-        run_script(
-            main, lambda: tyro.cli(RenderFlags, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
-        )
-    )
+    raise SystemExit(run_script(main, lambda: read_flags(RenderFlags, __doc__)))

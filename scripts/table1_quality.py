@@ -18,9 +18,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import tyro
-
-from scripts.common.command import run_script, say
+from scripts.common.command import read_flags, run_script, say
 from scripts.common.contenders import lm_recipe, lm_settings
 from scripts.common.jobs import Data, Job, by_definition, record_of_runs
 from scripts.common.lm_models import Shape
@@ -162,4 +160,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
-from scripts.common.command import make_folder, run_script
+from scripts.common.command import make_folder, read_flags, run_script
 from scripts.common.lm_models import FUSED_GELU, MODELS, QUICK_SIZES, Shape, make_model, simulate_training
 from scripts.common.pages import write_csv, write_figure, write_page
 from scripts.common.paper_memory import CASES, PAPER, SIZES, setting_of
@@ -88,4 +86,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

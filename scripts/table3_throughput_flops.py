@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
-from scripts.common.command import make_folder, require_device, run_script
+from scripts.common.command import make_folder, read_flags, require_device, run_script
 from scripts.common.lm_models import MODELS, QUICK_SIZES, Shape, make_training, train_step
 from scripts.common.pages import write_page
 from scripts.common.records import Record, Row
@@ -128,4 +126,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

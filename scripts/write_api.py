@@ -1,6 +1,8 @@
 """Write docs/api.md, the reference of heads and Partition, from their docstrings.
 
-python scripts/write_api.py          # after a public docstring has changed; a test compares
+    python scripts/write_api.py
+
+To be run after a public docstring has changed; a test compares.
 """
 
 from __future__ import annotations
@@ -12,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tyro
-
-from scripts.common.command import run_script
+from scripts.common.command import read_flags, run_script
 from sqrtvocab.atomic import write_text
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
@@ -115,4 +115,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main, lambda: tyro.cli(Config, description=__doc__)))
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

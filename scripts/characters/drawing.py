@@ -34,32 +34,30 @@ class Pen:
         self.size = size
         sample = face.codes[:: max(1, len(face.codes) // _MEASURED)]
         self.font = _open(face, size)
-        sizes = [ink.size for code in sample if (ink := self._ink(chr(code))) is not None]
-        extent = max((max(width, height) for width, height in sizes), default=size)
+        extent = max((self._extent(chr(code)) for code in sample), default=0) or size
         self.font = _open(face, max(1.0, FILLS * size * size / extent))
         self.missing = self.draw(_ABSENT)
 
     def draw(self, character: str) -> bytes | None:
         """Its pixels, size·size bytes, 255 for white; None if there is no ink."""
-        ink = self._ink(character)
-        if ink is None:
-            return None
-        width, height = ink.size
-        if max(width, height) > self.size:
-            ink, (width, height) = _shrunk(ink, width, height, self.size)
-        canvas = Image.new("L", (self.size, self.size))
-        left, top = (self.size - width) // 2, (self.size - height) // 2
-        canvas.im.paste(ink, (left, top, left + width, top + height))
-        return canvas.tobytes().translate(_INVERSE)
-
-    def _ink(self, character: str) -> Any:
-        """FreeType's picture of it, without the white around it; None if there is nothing else."""
         mask, _ = self.font.getmask2(character, "L")
         box = mask.getbbox()  # of the ink: the mask is as wide as the line moves on
-        return None if box is None else mask.crop(box)
+        if box is None:
+            return None
+        left, top, right, bottom = box
+        if max(right - left, bottom - top) > self.size:
+            mask, (right, bottom) = _shrunk(mask.crop(box), right - left, bottom - top, self.size)
+            left = top = 0
+        canvas = Image.new("L", (self.size, self.size), 255)
+        left, top = (self.size - right - left) // 2, (self.size - bottom - top) // 2  # of the mask, which may
+        width, height = mask.size  # be larger than the canvas: what is cut off is white
+        canvas.im.paste(0, (left, top, left + width, top + height), mask)
+        return np.asarray(canvas).tobytes()  # six times as fast as Pillow's own tobytes
 
-
-_INVERSE = bytes(255 - value for value in range(256))
+    def _extent(self, character: str) -> int:
+        """The longer side of its ink."""
+        box = self.font.getmask2(character, "L")[0].getbbox()
+        return 0 if box is None else max(box[2] - box[0], box[3] - box[1])
 
 
 def _open(face: Face, size: float) -> ImageFont.FreeTypeFont:
@@ -112,7 +110,8 @@ def draw_face(face: Face, size: int, report: Callable[[int, int], None], every: 
 
 
 class Encoder:
-    """PNG files of square grey pictures: no row filter and zlib's level 1, half the time of a library's."""
+    """PNG files of square grey pictures, not compressed: Parquet compresses a page of them at once, in an
+    eighth of the time that zlib takes for one by one."""
 
     def __init__(self, size: int) -> None:
         self._lines = np.zeros((size, 1 + size), np.uint8)
@@ -121,7 +120,7 @@ class Encoder:
 
     def __call__(self, pixels: bytes) -> bytes:
         self._lines[:, 1:] = np.frombuffer(pixels, np.uint8).reshape(self._lines.shape[0], -1)
-        return self._head + _chunk(b"IDAT", zlib.compress(self._lines.data, 1)) + _TAIL
+        return self._head + _chunk(b"IDAT", zlib.compress(self._lines.data, 0)) + _TAIL
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:

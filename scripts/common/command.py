@@ -9,11 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import tyro
+
 from sqrtvocab.errors import UserError, exit_code
 from sqrtvocab.flags import one_line_errors
+from sqrtvocab.help import answer_help
 
 RESULTS, QUICK = Path("docs/results"), Path("runs/quick")
 Config = TypeVar("Config")
+
+
+def read_flags(kind: type[Config], text: str | None) -> Config:
+    """The flags of a script; `text`, its docstring, is what `--help` begins with."""
+    answer_help(kind, f"python scripts/{Path(sys.argv[0]).name}", text=text or "")
+    return tyro.cli(kind)
 
 
 def run_script(main: Callable[[Config], None], parse: Callable[[], Config]) -> int:

@@ -64,6 +64,11 @@ LM = {
         "--head adaptive --no-tie-embeddings --grouping frequency --prior",
         cost=2,
     ),
+    "sampled": Contender(
+        "sampled, 8,192 drawn, prior",
+        "--head sampled --samples 8192 --no-tie-embeddings --grouping frequency --prior",
+        cost=2,
+    ),
     "flat-chunked": Contender(  # 51 MB of logits at a time
         "flat chunked, prior",
         "--head flat --chunk-size 256 --no-tie-embeddings --grouping frequency --prior",

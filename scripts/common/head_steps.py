@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scripts.common.registered import heads_with_variants
 from scripts.common.targets import make_targets
+from sqrtvocab.heads.registry import HEADS
 
 # torch is imported where it is used: --help must not wait for it.
 if TYPE_CHECKING:
     from sqrtvocab import Head
 
 Step = Callable[[], Any]
+Contender = tuple[Callable[..., Step], tuple[Any, ...]]  # what makes its step, and the arguments
 
 
 class Work(NamedTuple):
@@ -25,9 +30,9 @@ class Work(NamedTuple):
     device: str = "cpu"
 
     @property
-    def chunk_size(self) -> int:
-        """Tokens a chunk so that its logits take about 64 MiB."""
-        return max(1, min(self.tokens, 2**24 // self.classes))
+    def chunk_sizes(self) -> list[int]:
+        """Tokens a chunk so that its logits take about 16, 64 and 256 MiB."""
+        return sorted({max(1, min(self.tokens, 2**power // self.classes)) for power in (22, 24, 26)})
 
     def __str__(self) -> str:
         return f"N={self.tokens:,} d={self.width:,} V={self.classes:,}"
@@ -67,6 +72,48 @@ def head_step(name: str, options: dict[str, Any], work: Work) -> Step:
     return loss_step(bench_head(name, options, work), work)
 
 
+def at_best_chunk(step: Step, take: Callable[[int], object], work: Work) -> Step:
+    """The step with the chunk size at which it is fastest: nobody should lose by a bad choice of ours."""
+
+    def seconds(size: int) -> float:
+        take(size)
+        step()  # warms it up
+        start = time.perf_counter()
+        step()
+        return time.perf_counter() - start
+
+    take(min(work.chunk_sizes, key=seconds))
+    return step
+
+
+def chunked_step(name: str, work: Work) -> Step:
+    """Forward and backward of one of our heads, a chunk of the tokens at a time."""
+    head: Any = bench_head(name, {"chunk_size": 1}, work)
+    return at_best_chunk(loss_step(head, work), lambda size: setattr(head, "chunk_size", size), work)
+
+
+def adam_step(name: str, with_head: bool, work: Work) -> Step:
+    """A whole training step of one of our heads; or no more of it than the optimiser's pass."""
+    import torch
+
+    head = bench_head(name, {}, work)
+    adam = torch.optim.Adam(head.parameters(), lr=1e-3, fused=True)
+    hidden = torch.randn(work.tokens, work.width, device=work.device, requires_grad=True)
+    target = make_targets(work.targets, work.tokens, work.classes, work.device)
+    if not with_head:
+        head(hidden, target).loss.backward()
+
+    def step() -> None:
+        if with_head:
+            head(hidden, target).loss.backward()
+        adam.step()
+        if with_head:
+            adam.zero_grad()
+            hidden.grad = None
+
+    return step
+
+
 def soft_step(name: str, options: dict[str, Any], count: int, work: Work) -> Step:
     """The same with a distribution on `count` classes as the target of each row."""
     import torch
@@ -84,12 +131,15 @@ def soft_step(name: str, options: dict[str, Any], count: int, work: Work) -> Ste
     return step
 
 
-def uneven_step(name: str, options: dict[str, Any], spread: str | None, work: Work) -> Step:
+def uneven_step(
+    name: str, options: dict[str, Any], spread: str | None, largest: int | None, work: Work
+) -> Step:
     """Forward and backward with groups whose sizes fall off as 1/rank, 100 classes on average.
 
     Args:
         spread: how the rows are spread, evenly over "groups" or over "classes"; None is equal groups, where
             both are the same.
+        largest: cut groups of more classes.
     """
     import torch
 
@@ -106,7 +156,7 @@ def uneven_step(name: str, options: dict[str, Any], spread: str | None, work: Wo
     labels = torch.arange(num_groups).repeat_interleave(sizes)[torch.randperm(work.classes)]
     weights = torch.ones(work.classes) if spread == "classes" else 1.0 / sizes[labels]
     target = torch.multinomial(weights.double(), work.tokens, replacement=True).to(work.device)
-    head = bench_head(name, {**options, "partition": Partition.from_groups(labels)}, work)
+    head = bench_head(name, {**options, "partition": Partition.from_groups(labels, largest)}, work)
     return loss_step(head, work, target)
 
 
@@ -171,8 +221,13 @@ def torch_chunked_step(work: Work) -> Step:
     import torch.nn.functional as F
     from torch.nn import LinearCrossEntropyOptions
 
-    options = LinearCrossEntropyOptions(batch_chunk_size=work.chunk_size)
-    return _linear_loss_step(lambda h, w, y: F.linear_cross_entropy(h, w, y, options=options), work)
+    options = [LinearCrossEntropyOptions(batch_chunk_size=1)]
+
+    def take(size: int) -> None:
+        options[0] = LinearCrossEntropyOptions(batch_chunk_size=size)
+
+    step = _linear_loss_step(lambda h, w, y: F.linear_cross_entropy(h, w, y, options=options[0]), work)
+    return at_best_chunk(step, take, work)
 
 
 def liger_step(work: Work) -> Step:
@@ -184,9 +239,11 @@ def liger_step(work: Work) -> Step:
 
 
 def cce_step(work: Work) -> Step:
-    """Cut cross entropy, which works in half precision only."""
+    """Cut cross entropy: its kernels, which work in half precision only, or on a CPU its compiled form."""
     from cut_cross_entropy import linear_cross_entropy
 
+    if work.device == "cpu":
+        return _linear_loss_step(lambda h, w, y: linear_cross_entropy(h, w, y, impl="torch_compile"), work)
     return _linear_loss_step(lambda h, w, y: linear_cross_entropy(h.bfloat16(), w.bfloat16(), y), work)
 
 
@@ -204,3 +261,23 @@ def _linear_loss_step(loss: Callable[..., Any], work: Work) -> Step:
         hidden.grad = weight.grad = None
 
     return step
+
+
+def contenders(work: Work) -> dict[str, Contender]:
+    """All that is trained: the registered heads, what bounds them, and their peers."""
+    found: dict[str, Contender] = {}
+    for title, (name, options) in heads_with_variants().items():
+        found[title] = (head_step, (name, options, work))
+        if not options and HEADS[name].takes("chunk_size"):
+            found[f"{title}, chunked"] = (chunked_step, (name, work))
+    found |= {
+        "bound: two GEMMs": (gemm_step, (True, work)),
+        "bound: hidden gradient only": (gemm_step, (False, work)),
+        "peer: torch chunked": (torch_chunked_step, (work,)),
+        "peer: torch adaptive": (torch_adaptive_step, (work,)),
+    }
+    if find_spec("cut_cross_entropy"):
+        found["peer: cut cross entropy"] = (cce_step, (work,))
+    if work.device == "cuda" and find_spec("liger_kernel"):  # Triton kernels
+        found["peer: liger"] = (liger_step, (work,))
+    return found

@@ -66,7 +66,8 @@ USUAL = Setting()
 
 
 def make_model(name: str, shape: Shape, setting: Setting = USUAL) -> Any:
-    """A model by name: one of `FLAT`'s classes, or GPT-2 with one of our heads, or with "no head"."""
+    """A model by name: one of `FLAT`'s classes, or GPT-2 with one of our heads, or with "no head";
+    the last also with "gelu_new", the GELU of `FLAT`."""
     from types import SimpleNamespace
 
     import transformers
@@ -87,7 +88,7 @@ def make_model(name: str, shape: Shape, setting: Setting = USUAL) -> Any:
     )
     tokenizer: Any = SimpleNamespace(vocab_size=shape.vocab_size, end=0)  # all that is asked of it
     config: Any = backbone_config(settings, tokenizer)  # of the class that each backbone takes
-    if name in FLAT.values():
+    if name in FLAT.values() or name.endswith("gelu_new"):
         config.activation_function = type(config)().activation_function
     if name == "GPTNeoForCausalLM":
         return transformers.GPTNeoForCausalLM(config)
@@ -96,7 +97,7 @@ def make_model(name: str, shape: Shape, setting: Setting = USUAL) -> Any:
         model = transformers.GPT2LMHeadModel(config)
         model.loss_type = "ForCausalLM"  # what it takes anyway; its name does not say so, and it would warn
         return model
-    if name == "no head":
+    if name.startswith("no head"):
         return transformers.GPT2Model(config)
     return CompressedLM(CompressedLMConfig(text_config=config, head=name, num_groups=shape.num_groups))
 
@@ -132,7 +133,7 @@ def make_training(name: str, shape: Shape, setting: Setting = USUAL) -> Training
 
     def loss() -> torch.Tensor:
         with torch.autocast(shape.device, dtype=torch.bfloat16, enabled=half):
-            if name == "no head":
+            if name.startswith("no head"):
                 return model(input_ids=ids, use_cache=False).last_hidden_state.square().mean()
             if not (setting.old_loss and name in _FLAT_NAMES):
                 return model(input_ids=ids, labels=ids, use_cache=False).loss
@@ -140,7 +141,7 @@ def make_training(name: str, shape: Shape, setting: Setting = USUAL) -> Training
             shifted = logits[:, :-1].contiguous()
             return F.cross_entropy(shifted.view(-1, shape.vocab_size), ids[:, 1:].reshape(-1))
 
-    head = None if name == "no head" else model.lm_head if name in _FLAT_NAMES else model.head
+    head = None if name.startswith("no head") else model.lm_head if name in _FLAT_NAMES else model.head
     return Training(model, adam, loss, head)
 
 
@@ -169,12 +170,12 @@ def write_step(name: str, mode: str, shape: Shape, batch_size: int, new_tokens: 
     name, _, dense = name.partition(", ")
     with torch.device(shape.device):
         model = make_model(name, shape).eval()
+    model.generation_config.eos_token_id = None  # or a text might end early
     if name != FLAT["GPT-2"]:  # whose work is always the same
         as_if_trained(model)
     ids = torch.randint(1, shape.vocab_size, (batch_size, min(16, shape.seq_len // 2)), device=shape.device)
     options = {
         "max_new_tokens": new_tokens,
-        "min_new_tokens": new_tokens,
         **WRITING_MODES[mode],
         "pad_token_id": 0,
         "attention_mask": torch.ones_like(ids),

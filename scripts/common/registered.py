@@ -8,8 +8,8 @@ from sqrtvocab.heads.registry import HEADS
 
 
 def plain_heads() -> list[str]:
-    """The heads that need to know nothing of the classes but their number."""
-    return [name for name in HEADS if not HEADS[name].needs]
+    """The heads that need to know nothing of the classes but their number, and learn from any batch."""
+    return [name for name, head in HEADS.items() if not head.needs and head.rows_per_class == 1]
 
 
 def heads_with_variants() -> dict[str, tuple[str, dict[str, Any]]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scripts.characters.contenders import TENTHS, tenths_of
 from scripts.common.command import values_of
 from scripts.common.jobs import SHARED, Contender, metrics, rate_of
 from scripts.common.means import Mean
@@ -38,9 +39,15 @@ def best_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def document(
-    name: str, rows: Sequence[Row], contenders: Mapping[str, Contender], figure: str, pairs: Path
+    name: str,
+    rows: Sequence[Row],
+    contenders: Mapping[str, Contender],
+    figure: str,
+    pairs: Path,
+    families: Sequence[Row] = (),
 ) -> str:
-    """The Markdown page; `pairs` is a picture of the hardest pairs, if it is there."""
+    """The Markdown page; `pairs` is a picture of the hardest pairs, if it is there, and `families` what the
+    best run makes of each test family."""
     lines = [
         f"# Heads compared on characters: {name}",
         "",
@@ -71,6 +78,7 @@ def document(
                 f"{int(first['steps']):,}",
                 _percent(mine, "accuracy"),
                 _percent(mine, "test_accuracy"),
+                _percent(mine, "test_new_accuracy"),
                 _percent(mine, "test_group_accuracy"),
                 _plain(mine, "test_loss", 3),
                 _plain(quiet, "seconds", 0),
@@ -80,9 +88,18 @@ def document(
                 _plain(mine[:1], "exported_mb", 1),
             ]
         )
-    heading = ["head", "n", "rate", "steps", "validation", "**test**", "test, group", "test nats"]
-    heading += ["seconds", "core s", "peak GiB", "parameters", "exported MB"]
+    heading = ["head", "n", "rate", "steps", "validation", "**test**", "never trained", "test, group"]
+    heading += ["test nats", "seconds", "core s", "peak GiB", "parameters", "exported MB"]
     lines += [table(heading, cells), ""]
+    if families:
+        ordered = sorted(families, key=lambda row: -float(row["accuracy"]))
+        cells = [
+            [row["family"], f"{int(row['pictures']):,}", f"{100 * float(row['accuracy']):.2f} %"]
+            for row in ordered
+        ]
+        title = contenders[families[0]["contender"]].title
+        lines += [f"The test families one by one, as the best of them ({title}) reads them:", ""]
+        lines += [table(["family", "pictures", "right"], cells), ""]
     if pairs.exists():
         lines += [
             "The characters that the best of them takes for each other most often, two and two, in the test "
@@ -92,9 +109,9 @@ def document(
             "",
         ]
     lines += ["```bash"]
-    lines += [
-        f"train_classifier {row['settings']} {row['flags']} --seed {row['seed']}" for row in best_rows(rows)
-    ]
+    for row in best_rows(rows):
+        flags = row["flags"].replace(TENTHS, " ".join(tenths_of(int(row["steps"]))))
+        lines += [f"train_classifier {row['settings']} {flags} --seed {row['seed']}"]
     lines += ["```"]
     if missing := [name for name in contenders if name not in {row["contender"] for row in rows}]:
         lines += ["", f"Not trained yet: {', '.join(missing)}."]
@@ -122,6 +139,7 @@ def curves(rows: Sequence[Row], contenders: Mapping[str, Contender], runs: Path)
         )
     panel.set_xlabel("minutes of training", fontsize=8, color=MUTED)
     panel.set_ylabel("right, % of the validation families", fontsize=8, color=MUTED)
+    panel.set_xlim(left=0)
     panel.set_ylim(0, 100)
     plain(panel)
     return figure

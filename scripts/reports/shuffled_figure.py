@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scripts.common.means import Mean
 from scripts.common.pages import GRID, INK, MUTED, WIDTH, plain
 from scripts.common.records import Row
-from scripts.common.shuffled import classes_of, entries_of, family_of
+from scripts.common.shuffled import classes_of, entries_of, family_of, steps_of
 
 # matplotlib is imported where it is used: --help must not wait for it.
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def draw_family(left: Axes, right: Axes, rows: Sequence[Row]) -> None:
         panel.set_yticks(range(len(names)), names if panel is left else [""] * len(names), color=INK)
     left.set_xlim(-3, 103)
     left.set_xlabel("test images named (%)", color=MUTED, fontsize=9)
-    left.set_title(f"{num_classes:,} classes", loc="left", fontsize=10, color=INK)
+    left.set_title(
+        f"{num_classes:,} classes, {steps_of(entries[0].chosen):,} steps", loc="left", fontsize=10, color=INK
+    )
     right.plot([], [], "o", markersize=6, color="C0", label="equal images")
     right.plot([], [], "o", markersize=10, color="C1", markerfacecolor="none", label="equal CPU time")
     right.axvline(math.log(num_classes), color=MUTED, linewidth=1, linestyle=":", label="guessing")

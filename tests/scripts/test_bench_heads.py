@@ -49,6 +49,6 @@ def test_uneven_groups_take_part_by_every_head_with_groups():
     titles = [table.title for table in tables(Config(tables="uneven", shape=(32, 8, 900)))]
     assert [title.split(",")[0] for title in titles if "tied" in title] == ["uneven grouped-linear"]
     for table in tables(Config(tables="uneven", shape=(32, 8, 900))):
-        assert len(table.contenders) == 3
+        assert len(table.contenders) == 4
         for maker, arguments in table.contenders.values():
             maker(*arguments)()

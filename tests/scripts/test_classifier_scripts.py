@@ -84,3 +84,13 @@ def test_the_benchmark_writes_its_figures(call, tmp_path):
     figures = json.loads((tmp_path / "b.json").read_text())
     assert set(figures["images"]) >= {"throughput_ratio", "data_wait_fraction"}
     assert set(figures["step"]) == {"linear, 10 classes", "grouped, 184,320 classes", "flat, 184,320 classes"}
+
+
+@pytest.mark.slow
+def test_exports_are_compared_with_their_models(call, tmp_path):
+    flags = ["--heads", "flat", "grouped", "--images", 40, "--steps", 1, "--json", tmp_path / "exports.json"]
+    result = call("check_exports", *flags)
+    assert result.returncode == 0, result.stderr
+    for row in json.loads((tmp_path / "exports.json").read_text()).values():
+        assert row["images"] == row["same"] == 40
+        assert row["weights"] < row["size"] < 1.05 * row["weights"]

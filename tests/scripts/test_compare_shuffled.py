@@ -95,7 +95,7 @@ def test_page_and_figure(tmp_path):
     figure = shuffled_figure.draw(rows)
     left, right = figure.axes
     assert [tick.get_text() for tick in left.get_yticklabels()] == ["flat", "mach"]
-    assert left.get_title(loc="left") == "4,608 classes"
+    assert left.get_title(loc="left") == "4,608 classes, 100 steps"
     assert right.get_legend() is not None
 
 

@@ -71,7 +71,7 @@ def facts():
         ]
         pages = {claims: rf"against GPT-2 .*?([\d.]+x, [\d.]+x), [\d.]+x {said}"}
         if setting == "half":
-            pages = {claims: rf"against GPT-2 5.*?in float32, ([\d.]+x, [\d.]+x), [\d.]+x {said}"}
+            pages = {claims: rf"sides: against GPT-2 .*?in float32, ([\d.]+x, [\d.]+x), [\d.]+x {said}"}
         yield f"memory {said}", ", ".join(map(times_less, ratios)), pages
     ratio = peaks["fp32", "8.1 M", "GPT-2"] / peaks["fp32", "8.1 M", "grouped"]
     yield "memory at 8.1 M", f"{ratio:.1f}x", {"README.md": r"yes, ([\d.]+x) in float32"}
@@ -145,6 +145,25 @@ def facts():
         {"README.md": r"but ([\d.]+ %) with", claims: r"429 groups: ([\d.]+ %) of"},
     )
 
+    # ---- characters ----
+    for contender, said in {"factored": "told", "prototype": "told nothing"}.items():
+        scored = [row for row in rows_of("characters_hangul.csv") if row["contender"] == contender]
+        best = max(scored, key=lambda row: float(row["accuracy"]))  # on the validation families
+        pages = {
+            claims: rf"`{contender}`, {said}[^;]*?, ([\d.]+ %)[;.]",
+            "docs/results/characters.md": rf"^\| `{contender}`, {said}.*\| \*\*([\d.]+ %)\*\* \|$",
+        }
+        if contender == "prototype":
+            pages["README.md"] = r"\*\*`prototype`\*\*; ([\d.]+ %) of 11,172"
+        yield f"Hangul, {contender}", f"{100 * float(best['test_accuracy']):.1f} %", pages
+
+    (han,) = rows_of("characters_han.csv")
+    pages = {
+        claims: r"to tell: `prototype` ([\d.]+ %)",
+        "docs/results/characters.md": r"`prototype` names \*\*([\d.]+ %)\*\*",
+    }
+    yield "Han", f"{100 * float(han['test_accuracy']):.1f} %", pages
+
     # ---- the quickstarts: what the presets promise is what their pages say ----
     quick = table_of("docs/classifier.md", "After the same 7,680 images")["accuracy"]
     presets = "classifier/presets.py"
@@ -158,6 +177,10 @@ def facts():
         f"{float(quick[1].rstrip(' %')):.0f} %",
         {presets: r"--head flat  +# accuracy about (\d+ %)"},
     )
+    log = (ROOT / "docs/LOG.md").read_text("utf-8")
+    best = re.search(r"\*\*128\*\* \| \*\*0.003\*\* .*\*\*([\d.]+) %\*\* \|$", log, flags=re.MULTILINE)[1]
+    yield "the fast preset", f"{best} %", {"docs/classifier.md": r"([\d.]+ %) of 2,000 validation"}
+    yield "the fast preset, about", f"{float(best):.0f} %", {presets: r"fast  +# accuracy about (\d+ %)"}
     page = (ROOT / "docs/lm.md").read_text("utf-8")
     told = re.search(r"a validation loss of ([\d.]+), .*?(\d+ %) token accuracy", page, flags=re.DOTALL)
     loss, accuracy = told.groups()

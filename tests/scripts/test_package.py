@@ -35,3 +35,20 @@ def test_as_a_file_and_as_a_module(name):
     assert "--contenders" in result.stdout
     imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
     assert not imported & {"torch", "matplotlib", "transformers"}
+
+
+QUICK = ("demo", "bench_heads")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS]
+)
+def test_help_fits_the_terminal(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    command = [sys.executable, f"scripts/{name}.py", "--help"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith(f"usage: python scripts/{name}.py")
+    assert "examples" in lines
+    assert max(map(len, lines)) <= 60

@@ -18,7 +18,7 @@ from scripts.characters.drawing import Encoder, draw_face
 from scripts.characters.families import choose_splits, merge_kin, outline
 from scripts.characters.fonts import Face, family_of, survey
 from scripts.characters.repertoire import known_of, radicals_of, repertoire
-from scripts.render_characters import RenderFlags, main
+from scripts.render_characters import RenderFlags, main, thinned
 from sqrtvocab.errors import UserError
 
 FONTS = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
@@ -218,6 +218,17 @@ def test_the_faces_of_a_collection_draw_an_outline_once(tmp_path):
     collection.save(tmp_path / "both.ttc", shareTables=True)
     faces = faces_of(tmp_path / "both.ttc", "abcd")
     assert [("".join(map(chr, face.codes)), face.family) for face in faces] == [("abc", "Bars")]
+
+
+def test_of_a_family_in_many_files_some_are_taken_whole():
+    def face(family, path, number=0):
+        return Face(Path(path), number, family, family, "", "", "", (1,))
+
+    weights = [face("A", f"{weight}.ttc", number) for weight in range(7) for number in (0, 1)]
+    faces = [*weights, face("B", "b.ttf")]
+    kept = [(each.path.stem, each.number) for each in thinned(faces, 3)]
+    assert kept == [("0", 0), ("0", 1), ("2", 0), ("2", 1), ("4", 0), ("4", 1), ("b", 0)]
+    assert thinned(faces, 7) == faces
 
 
 def test_png_files_hold_the_pixels():

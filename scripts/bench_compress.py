@@ -1,0 +1,165 @@
+"""What `compress_vocab` loses on a trained flat model, by calibration tokens, and how soon training mends it.
+
+    python scripts/bench_compress.py runs/FLAT                      # a run of train_lm --head flat --no-prior
+    python scripts/bench_compress.py runs/FLAT --calibration 1000 20000 --grouping frequency
+    python scripts/bench_compress.py runs/FLAT --steps 50 200 --lr 0.001
+
+The model is given `grouped-linear` instead of its output layer and scored on validation text; then it is
+trained on for so many steps with Adam, and so is the flat model, to tell the two apart. Prints a table.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from scripts.common.command import command_line, read_flags, run_script, say
+from scripts.common.pages import table
+from sqrtvocab.errors import UserError
+from sqrtvocab.flags import at_least, positive
+
+if TYPE_CHECKING:  # --help must not wait for torch
+    from torch import Tensor
+
+    from lm.model import CompressedLM
+    from lm.text.corpus import Tokens
+
+
+@dataclass(frozen=True)
+class Config:
+    """Loss after `compress_vocab`, by calibration tokens and further training steps."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder of train_lm --head flat --no-prior."""
+    calibration: tuple[int, ...] = (1_000, 5_000, 20_000)
+    """Tokens of the training text to calibrate by."""
+    grouping: tuple[str, ...] = ("clusters", "frequency")
+    """Of the tokens: clusters of the old rows, frequency, index."""
+    steps: tuple[int, ...] = (50, 200)
+    """Further training, from the largest calibration and the first grouping."""
+    lr: float = 1e-3
+    """Of this training, with Adam, constant."""
+    batch_size: int = 8
+    """Sequences of a step."""
+    seed: int = 0
+    """Decides what text is trained on."""
+
+    def __post_init__(self) -> None:
+        problems = at_least(self, 1, "batch_size") + at_least(self, 0, "seed") + positive(self, "lr")
+        problems += [
+            f"--{name}: name one or more, each at least 1"
+            for name in ("calibration", "steps")
+            if min(getattr(self, name), default=0) < 1
+        ]
+        if not self.grouping:
+            problems.append("--grouping: name one or more")
+        if problems:
+            raise UserError("; ".join(problems))
+
+
+def ordinary(model: CompressedLM) -> Any:
+    """The model as `transformers` has it, with the rows of its flat head."""
+    from torch import nn
+    from transformers import AutoModelForCausalLM
+
+    head: Any = model.head
+    is_flat = head.starts_from_linear and not head.has_groups
+    if not is_flat or head.bias is not None or model.adapter:
+        raise UserError("RUN: expected a run of train_lm --head flat --no-prior, without an adapter")
+    config = copy.deepcopy(model.backbone.config)
+    config.tie_word_embeddings = False
+    flat: Any = AutoModelForCausalLM.from_config(config)
+    setattr(flat, flat.base_model_prefix, model.backbone)
+    flat.get_output_embeddings().weight = nn.Parameter(head.weight.detach().clone())
+    return flat.eval()
+
+
+def loss_of(model: CompressedLM, tokens: Tokens, length: int) -> float:
+    """Nats a token of all of a text."""
+    import torch
+
+    total = count = 0.0
+    windows = range(tokens.windows(length, partial=True))
+    with torch.no_grad():
+        for start in range(0, len(windows), 16):
+            inputs, target = tokens.batch(windows[start : start + 16], length)
+            out = model(input_ids=inputs, shift_labels=target, num_items_in_batch=1)  # a sum
+            total, count = total + float(out.loss), count + int((target >= 0).sum())
+    return total / count
+
+
+def trained_on(model: CompressedLM, batches: Iterator[tuple[Tensor, Tensor]], steps: int, lr: float) -> None:
+    """Train with Adam for so many steps."""
+    import torch
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    model.train()
+    for _ in range(steps):
+        inputs, target = next(batches)
+        model(input_ids=inputs, shift_labels=target).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+
+
+def main(config: Config) -> None:
+    import torch
+
+    from lm.compress import compress_vocab
+    from lm.runs import load_run
+    from lm.text.corpus import open_corpus
+    from lm.text.sources import open_source
+    from sqrtvocab.cache import default_cache
+    from sqrtvocab.measure.machine import describe_machine
+    from sqrtvocab.training import open_runtime
+
+    with open_runtime("cpu", "fp32", config.seed) as runtime:
+        run = load_run(config.run, "best", runtime)
+        flags = run.config
+        source = open_source(run.settings["data_used"], flags.valid_fraction, flags.text_column, say)
+        corpus = open_corpus(source, run.tokenizer, flags.cache or default_cache(), say)
+        length, counts = flags.seq_len, torch.from_numpy(corpus.train.counts)
+
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            generator = torch.Generator().manual_seed(config.seed)
+            while True:
+                some = torch.randint(corpus.train.windows(length), (config.batch_size,), generator=generator)
+                yield corpus.train.batch(some.tolist(), length)
+
+        old = loss_of(run.model, corpus.validation, length)
+        lines: list[list[str]] = [["flat, as it was", "", "", f"{old:.4f}", ""]]
+
+        def note(title: str, calibration: int | None, steps: int | None, loss: float) -> None:
+            cells = (f"{number:,}" if number else "" for number in (calibration, steps))
+            lines.append([title, *cells, f"{loss:.4f}", f"{loss - old:+.4f}".replace("-", "−")])
+            say(" ".join(lines[-1]))
+
+        nearest: CompressedLM | None = None
+        for grouping in config.grouping:
+            for count in config.calibration:
+                windows = range(max(1, min(count // length, corpus.train.windows(length))))
+                ids = corpus.train.batch(windows, length)[0]
+                made = compress_vocab(ordinary(run.model), grouping=grouping, counts=counts, calibration=ids)
+                loss = loss_of(made.eval(), corpus.validation, length)
+                note(f"grouped-linear, {grouping}", ids.numel(), None, loss)
+                if grouping == config.grouping[0] and count == max(config.calibration):
+                    nearest = made
+        assert nearest is not None
+        for title, start in (("grouped-linear, trained on", nearest), ("flat, trained on", run.model)):
+            for steps in config.steps:
+                model = copy.deepcopy(start)
+                trained_on(model, batches(), steps, config.lr)
+                note(title, None, steps, loss_of(model, corpus.validation, length))
+    print(command_line())
+    print(f"\nV = {run.tokenizer.vocab_size:,}, hidden {flags.hidden_size}. {describe_machine()}.\n")
+    print(table(["", "calibration tokens", "further steps", "validation loss", "less flat"], lines))
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_script(main, lambda: read_flags(Config, __doc__)))

@@ -5,8 +5,7 @@ import io
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from ranks import run_ranks
 from torch._subclasses import FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
 
@@ -177,7 +176,6 @@ def test_fake_tensors_run_a_training_step(make):
 
 def ddp_worker(rank, folder, cases):
     """Each rank takes half of the batch; rank 0 saves the averaged gradients."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     for name, options in cases:
         torch.manual_seed(0)
         head = make_head(name, D, V, **options)
@@ -190,12 +188,11 @@ def ddp_worker(rank, folder, cases):
             parallel(hidden[half], target[half]).loss.backward()
         if rank == 0:
             torch.save([p.grad.to_dense() for p in head.parameters()], f"{folder}/{name}.pt")
-    dist.destroy_process_group()
 
 
 def test_ddp_averages_gradients(tmp_path):
     cases = [(name, {}) for name in HEADS]
-    mp.spawn(ddp_worker, args=(str(tmp_path), cases), nprocs=2)
+    run_ranks(ddp_worker, tmp_path, 2, cases)
     for name, options in cases:
         torch.manual_seed(0)
         head = make_head(name, D, V, **options)

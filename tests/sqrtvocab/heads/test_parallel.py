@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from ranks import run_ranks
 
 from sqrtvocab import HEADS, Partition, make_head
 from sqrtvocab.heads.parallel import split_head
@@ -147,31 +147,25 @@ def check_examples(rank, world_size):
     mine = slice(*[0, 4, 9, 9][rank : rank + 2])
     head.train()(rows[mine], pairs[mine])
     ours = head.whole()
-    leave()
+    dist.barrier()
+    dist.destroy_process_group()
     if ours is not None:
-        whole.train()(rows, pairs)  # alone
+        whole.train()(rows, pairs)  # alone, without a group
         close(ours.vectors, whole.vectors)
         assert torch.equal(ours.known, whole.known)
 
 
 def worker(rank, folder, world_size):
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world_size)
     for case in CASES:
         for check in (check_training, check_decoding, check_state):
             check(case, rank, world_size)
     check_examples(rank, world_size)
 
 
-def leave():
-    """A process that ends while another still talks to it may abort."""
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_a_split_head_is_the_whole_one(tmp_path, world_size):
-    mp.spawn(worker, args=(str(tmp_path), world_size), nprocs=world_size)
+    run_ranks(worker, tmp_path, world_size, world_size)
 
 
 def test_which_heads_can_be_split():

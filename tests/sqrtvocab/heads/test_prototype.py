@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
+from ranks import run_ranks
 from torch._subclasses import FakeTensorMode
 
 from sqrtvocab import PrototypeHead, make_head
@@ -350,7 +350,6 @@ def test_probing_too_little_or_too_much():
 
 
 def rank_worker(rank, folder):
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     torch.manual_seed(0)
     layer, head, rows, target = ranks_problem()
     mine = slice(0, 5) if rank == 0 else slice(5, 12)  # of different length
@@ -363,7 +362,6 @@ def rank_worker(rank, folder):
     dist.all_reduce(losses)
     if rank == 0:
         torch.save((losses, gradients, head.vectors, head.known), f"{folder}/ranks.pt")
-    dist.destroy_process_group()
 
 
 def ranks_problem():
@@ -372,7 +370,7 @@ def ranks_problem():
 
 
 def test_two_ranks_have_the_loss_and_gradients_of_one_process(tmp_path):
-    mp.spawn(rank_worker, args=(str(tmp_path),), nprocs=2)
+    run_ranks(rank_worker, tmp_path, 2)
     losses, gradients, vectors, known = torch.load(tmp_path / "ranks.pt")
     torch.manual_seed(0)
     layer, head, rows, target = ranks_problem()

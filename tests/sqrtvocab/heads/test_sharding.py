@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from ranks import run_ranks
 
 from sqrtvocab import HEADS, make_head
 from sqrtvocab.heads.sharding import shard_head
@@ -25,9 +24,6 @@ def batch():
 
 
 def worker(rank, folder, world_size):
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size
-    )
     for name in HEADS:
         head = shard_head(make(name))
         hidden, target = batch()
@@ -41,14 +37,12 @@ def worker(rank, folder, world_size):
         assert head.sample(hidden).shape == (N,)
         if rank == 0:
             torch.save([gradients, decoded], f"{folder}/{name}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_a_sharded_head_trains_and_decodes_as_a_whole_one(tmp_path, world_size):
-    mp.spawn(worker, args=(str(tmp_path), world_size), nprocs=world_size)
+    run_ranks(worker, tmp_path, world_size, world_size)
     for name in HEADS:
         head = make(name)
         hidden, target = batch()

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 from scripts.common.jobs import Contender, Job
 
+EACH_TENTH = " ".join(f"{n}/10" for n in range(1, 10))  # of the steps
 TAXONOMY = "SET/taxonomy.csv"  # the table of radicals in the folder of the set
-TENTHS = "TENTHS"  # after each tenth of the steps
 
 # Every flag is spelled out: a row must keep its meaning when a default changes.
 _BLIND = {  # nothing is known of the labels
     "prototype": Contender(
         "prototype: class means",
         "--head prototype --grouping index --no-prior --images-of-a-class 2 --refresh-images 16 "
-        f"--mine-at {TENTHS}",
+        f"--mine-at {EACH_TENTH}",
     ),
     "prototype-new": Contender(
         "prototype, a tenth of the classes never trained, one picture a class",
         "--head prototype --grouping index --no-prior --images-of-a-class 2 --refresh-images 1 "
-        f"--hold-out-classes 0.1 --mine-at {TENTHS}",
+        f"--hold-out-classes 0.1 --mine-at {EACH_TENTH}",
     ),
     "flat": Contender("flat", "--head flat --grouping index --no-prior"),
     "flat-chunked": Contender("flat, chunked", "--head flat --chunk-size 32 --grouping index --no-prior"),
@@ -66,17 +66,12 @@ def contenders_of(script: str) -> dict[str, Contender]:
     return _BLIND | {"grouped-radical": by_radical}
 
 
-def tenths_of(steps: int) -> list[str]:
-    """What `TENTHS` stands for in a run of so many steps."""
-    return [str(step) for step in sorted({steps * n // 10 for n in range(1, 10)} - {0})]
-
-
 @dataclass(frozen=True)
 class CharacterJob(Job):
-    """One run. A row says `SET/taxonomy.csv`, wherever the set lies, and `TENTHS`, however long it is."""
+    """One run. A row says `SET/taxonomy.csv`, wherever the set lies."""
 
     def flags(self) -> list[str]:
         """The flags of the trainer."""
         assert self.data is not None
-        words = {TAXONOMY: [f"{self.data.flag}/{TAXONOMY[4:]}"], TENTHS: tenths_of(self.steps)}
-        return [flag for word in super().flags() for flag in words.get(word, [word])]
+        place = f"{self.data.flag}/{TAXONOMY[4:]}"
+        return [place if word == TAXONOMY else word for word in super().flags()]

@@ -22,6 +22,7 @@ RESULTS = (
     "loss", "bits_per_byte", "accuracy", "group_accuracy", "seconds", "seconds_per_step", "peak_gib",
     "parameters", "head_parameters", "steps", "items", "training_items", "threads", "torch", "machine",
 )  # fmt: skip
+_TENTHS = re.compile(r"[1-9]/10")
 SHARED = ", shared"  # at the end of a row's machine: its seconds are those of other work, too
 
 
@@ -102,7 +103,7 @@ class Job:
             flags = ["--data", self.data.flag, *flags]
         if self.source is not None:
             flags += ["--embeddings", str(self.source.folder)]
-        return [*flags, "--out", str(self.folder), "--resume", "auto"]
+        return [*in_steps(flags, self.steps), "--out", str(self.folder), "--resume", "auto"]
 
     def is_finished(self) -> bool:
         """Whether the run folder holds the scores of the last step and the weights."""
@@ -143,6 +144,19 @@ class Job:
             "machine": (describe_processor() if where == "cpu" else where) + (SHARED if shared else ""),
         }
         return dict(zip(KEY, self.key, strict=True)) | {name: str(values[name]) for name in RESULTS}
+
+
+def in_steps(words: Sequence[str], steps: int) -> list[str]:
+    """The words of a contender's flags with "3/10" as the step by which three tenths of a run are over: a row
+    keeps its meaning, however long the run is."""
+    found: list[str] = []
+    for word in words:
+        if _TENTHS.fullmatch(word):
+            word = str(max(1, steps * int(word[:-3]) // 10))
+            if word == found[-1]:  # in a run of a few steps
+                continue
+        found.append(word)
+    return found
 
 
 def definition(contender: Contender, source: Contender | None) -> str:

@@ -61,6 +61,11 @@ def contenders(num_classes: int) -> dict[str, Contender]:
             SHUFFLED + "--head prototype --images-of-a-class 2 --class-balance equal --refresh-images 1 "
             "--hold-out-classes 0 --grouping index --no-prior",
         ),
+        "prototype-hard": Contender(
+            "prototype, pairs of hard classes",
+            SHUFFLED + "--head prototype --images-of-a-class 2 --class-balance equal --refresh-images 1 "
+            "--hold-out-classes 0 --mine-at 1/10 3/10 6/10 --grouping index --no-prior",
+        ),
         "adaptive": Contender("adaptive, by label", SHUFFLED + "--head adaptive --grouping index --no-prior"),
         "mach": Contender(
             f"mach, {HASHES} hashes, as many outputs as classes",

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scripts.characters.contenders import TENTHS, tenths_of
 from scripts.common.command import values_of
-from scripts.common.jobs import SHARED, Contender, metrics, rate_of
+from scripts.common.jobs import SHARED, Contender, in_steps, metrics, rate_of
 from scripts.common.means import Mean
 from scripts.common.pages import MUTED, WIDTH, plain, table
 from scripts.common.records import Row
@@ -110,7 +109,7 @@ def document(
         ]
     lines += ["```bash"]
     for row in best_rows(rows):
-        flags = row["flags"].replace(TENTHS, " ".join(tenths_of(int(row["steps"]))))
+        flags = " ".join(in_steps(row["flags"].split(), int(row["steps"])))
         lines += [f"train_classifier {row['settings']} {flags} --seed {row['seed']}"]
     lines += ["```"]
     if missing := [name for name in contenders if name not in {row["contender"] for row in rows}]:

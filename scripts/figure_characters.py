@@ -29,7 +29,7 @@ from scripts.common.jobs import KEY, Data, Job, by_definition, rate_of, record_o
 from scripts.common.pages import write_figure, write_page
 from scripts.common.records import Key, Record, Row, lock_of
 from scripts.common.runs import RunFlags, launch, require_rows, run_all, train_in_new_process
-from scripts.reports.characters import best_rows, curves, document
+from scripts.reports.characters import best_rows, document, draw
 from sqrtvocab.atomic import write_bytes, write_json
 from sqrtvocab.errors import RunError, UserError
 from sqrtvocab.flags import at_least, positive
@@ -297,7 +297,7 @@ def main(config: CharacterFlags) -> None:
         if rows:
             with lock_of(page):
                 figure = page.with_suffix(".png")
-                write_figure(figure, curves(rows, experiment.contenders, config.runs))
+                write_figure(figure, draw(rows))
                 families = experiment.families_of(experiment.best_key())
                 made_of = (config.name, rows, experiment.contenders, figure.name, experiment.pairs, families)
                 write_page(page, document(*made_of))

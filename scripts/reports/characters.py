@@ -1,4 +1,4 @@
-"""The page and the curves of `figure_characters`."""
+"""The page and the figure of `figure_characters`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.common.command import values_of
-from scripts.common.jobs import SHARED, Contender, in_steps, metrics, rate_of
+from scripts.common.jobs import SHARED, Contender, in_steps, rate_of
 from scripts.common.means import Mean
-from scripts.common.pages import MUTED, WIDTH, plain, table
+from scripts.common.pages import GRID, INK, MUTED, WIDTH, plain, table
 from scripts.common.records import Row
 
 # matplotlib is imported where it is used: --help must not wait for it.
@@ -26,11 +26,8 @@ def shared_settings(row: Row) -> tuple[str, ...]:
 def best_rows(rows: Sequence[Row]) -> list[Row]:
     """Of each contender and length the rows of all seeds at the rate with the highest validation accuracy, by
     the seed that came first."""
-    runs: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        runs.setdefault((row["contender"], *shared_settings(row)), []).append(row)
     best = []
-    for mine in runs.values():
+    for mine in _by_run(rows):
         first = [row for row in mine if row["seed"] == mine[0]["seed"]]
         rate = rate_of(max(first, key=lambda row: float(row["accuracy"])))
         best += [row for row in mine if rate_of(row) == rate]
@@ -58,14 +55,11 @@ def document(
         "seconds what the whole command took of the processor: start, evaluations and, for class means, the "
         "passes that make them.",
         "",
-        f"![Accuracy on the validation families against minutes of training]({figure})",
+        f"![What each head reads of families never seen, and what it took]({figure})",
         "",
     ]
-    best: dict[tuple[str, ...], list[Row]] = {}
-    for row in best_rows(rows):
-        best.setdefault((row["contender"], *shared_settings(row)), []).append(row)
     cells = []
-    for mine in sorted(best.values(), key=lambda mine: -_mean(mine, "accuracy").value):
+    for mine in sorted(_by_run(best_rows(rows)), key=lambda mine: -_mean(mine, "accuracy").value):
         first = mine[0]
         tried = {rate_of(row) for row in rows if _same_run(row, first)}
         quiet = [row for row in mine if not row["machine"].endswith(SHARED)]
@@ -117,47 +111,46 @@ def document(
     return "\n".join(lines)
 
 
-def curves(rows: Sequence[Row], contenders: Mapping[str, Contender], runs: Path) -> Figure:
-    """Accuracy on the validation families against minutes of training, of the best run of each head."""
+def draw(rows: Sequence[Row]) -> Figure:
+    """What each head reads of families never seen, and what it took of the processor; the best one above."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
-    panel = figure.subplots()
-    drawn = set()
-    for row in sorted(best_rows(rows), key=lambda row: -float(row["accuracy"])):
-        if row["contender"] in drawn:
-            continue
-        drawn.add(row["contender"])
-        points = _points(row, runs)
-        title = contenders[row["contender"]].title
-        line = panel.plot(
-            [x for x, _ in points], [y for _, y in points], marker="o", markersize=3, linewidth=1.4
-        )[0]
-        panel.annotate(
-            f" {title}", points[-1], fontsize=7.5, color=line.get_color(), va="center", annotation_clip=False
-        )
-    panel.set_xlabel("minutes of training", fontsize=8, color=MUTED)
-    panel.set_ylabel("right, % of the validation families", fontsize=8, color=MUTED)
-    panel.set_xlim(left=0)
-    panel.set_ylim(0, 100)
-    plain(panel)
+    best = _by_run(best_rows(rows))
+    best.sort(key=lambda mine: _mean(mine, "accuracy").value)
+    names = [f"{mine[0]['contender']}, {int(mine[0]['steps']):,} steps" for mine in best]
+    figure = Figure(figsize=(WIDTH, 1.2 + 0.28 * len(best)), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(2, 1))
+    for place, mine in enumerate(best):
+        test = [100 * float(row["test_accuracy"]) for row in mine if row.get("test_accuracy")]
+        if test:
+            mean = Mean.of(test)
+            left.errorbar(mean.value, place, xerr=mean.half, fmt="o", markersize=6, color="C0", capsize=2)
+        valid = 100 * _mean(mine, "accuracy").value
+        left.plot(valid, place, "o", markersize=8, color="C1", markerfacecolor="none")
+        if any(row.get("core_seconds") for row in mine):
+            right.plot(_mean(mine, "core_seconds").value, place, "o", markersize=6, color=MUTED)
+    for panel in (left, right):
+        plain(panel)
+        panel.grid(axis="x", color=GRID)
+        panel.set_ylim(-0.7, len(best) - 0.3)
+        panel.set_yticks(range(len(best)), names if panel is left else [""] * len(best), color=INK)
+    left.set_xlim(-3, 103)
+    left.set_xlabel("pictures named right (%)", color=MUTED, fontsize=9)
+    right.set_xlim(0, 1.15 * right.get_xlim()[1])
+    right.set_xlabel("core seconds", color=MUTED, fontsize=9)
+    left.plot([], [], "o", markersize=6, color="C0", label="test families")
+    left.plot([], [], "o", markersize=8, color="C1", markerfacecolor="none", label="validation families")
+    figure.legend(*left.get_legend_handles_labels(), fontsize=9, loc="outside upper right", ncols=2,
+                  frameon=False, labelcolor=INK)  # fmt: skip
     return figure
 
 
-def _points(row: Row, runs: Path) -> list[tuple[float, float]]:
-    """Minutes and per cent; the last point alone if the run is not there any more."""
-    end = (float(row["seconds"]) / 60, 100 * float(row["accuracy"]))
-    for folder in sorted(runs.glob(f"{row['contender']}-seed{row['seed']}-*")):
-        found = [
-            (line["minutes"], 100 * line["accuracy/overall"]) for line in metrics(folder, "accuracy/overall")
-        ]
-        if (
-            found
-            and abs(found[-1][1] - end[1]) < 1e-9
-            and abs(60 * found[-1][0] - float(row["seconds"])) < 0.1
-        ):
-            return found
-    return [end]
+def _by_run(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each contender and length, whatever their seeds."""
+    runs: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        runs.setdefault((row["contender"], *shared_settings(row)), []).append(row)
+    return list(runs.values())
 
 
 def _same_run(row: Row, other: Row) -> bool:

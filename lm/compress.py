@@ -13,6 +13,8 @@ from lm.model import CompressedLM, CompressedLMConfig, token_order
 from sqrtvocab import Partition
 from sqrtvocab.heads import head_class
 
+CENTROIDS = 8
+
 
 @torch.no_grad()
 def compress_vocab(
@@ -41,7 +43,8 @@ def compress_vocab(
             `counts`.
         counts: [V] how often each token occurs in your data. Those that never do only fill up clusters.
         calibration: [B, L] token ids of typical text; a few thousand tokens are enough.
-        head_options: options of the head's class.
+        head_options: options of the head's class. With `calibration` a head that can score a group by several
+            directions gets 8 of them, `centroids`, which bring it much nearer to the old layer than one.
 
     Raises:
         ValueError: no head of this name; a model without a linear output layer on its hidden state, or one
@@ -69,6 +72,8 @@ def compress_vocab(
     order = None
     if kind.takes("partition") or kind.takes("order"):
         order = _order(grouping, layer.weight, num_groups, counts)
+    if calibration is not None and kind.takes("centroids"):
+        head_options.setdefault("centroids", CENTROIDS)
     config = CompressedLMConfig(
         text_config=backbone.config,
         head=head,

@@ -11,12 +11,16 @@ from torch import Tensor, nn
 
 from sqrtvocab.heads import buckets
 from sqrtvocab.heads.base import PartRows, block_rows, check_growth, check_tied, in_blocks, reset_linear
+from sqrtvocab.heads.group_layer import GroupLayer
 from sqrtvocab.heads.per_group import PerGroupHead
-from sqrtvocab.partition import Partition, host_sees
+from sqrtvocab.partition import Partition, host_sees, positive
 
 # What a new class has at most of the probability of an average class of its group, whatever the hidden state:
 # so little that in float32 the others keep theirs. Seen as a target it learns as fast as any other.
 NEWCOMER = 2.0**-20
+
+EMPTY = 30.0  # how much less an empty cluster of members scores than its group
+CLUSTERED = 4_096  # hidden states that tell which members are probable
 
 
 class GroupedLinearHead(PerGroupHead):
@@ -31,6 +35,8 @@ class GroupedLinearHead(PerGroupHead):
         weight: a [V, d] parameter to share, such as an embedding's (tied). Its rows are brought into the
             order of the groups at each training step, V·d elements of copying. The rest of the head is made
             on its device and in its dtype.
+        centroids: by how many directions each group is scored; 1 is the paper's. More let the head start
+            nearer to a linear layer whose place it takes.
     """
 
     can_grow = True
@@ -44,6 +50,7 @@ class GroupedLinearHead(PerGroupHead):
         num_groups: int | None = None,
         partition: Partition | None = None,
         weight: nn.Parameter | None = None,
+        centroids: int = 1,
         kernel: str = "auto",
         validate: bool = False,
         device: Any = None,
@@ -53,6 +60,11 @@ class GroupedLinearHead(PerGroupHead):
             check_tied(weight, in_features=in_features, num_classes=num_classes)
             device, dtype = weight.device, weight.dtype
         super().__init__(in_features, num_classes, num_groups, partition, kernel, validate, device, dtype)
+        if positive("centroids", centroids) > 1 and self.is_uneven:
+            raise ValueError(f"groups of uneven sizes have one centroid each, got centroids = {centroids}")
+        if centroids > 1:
+            groups = self.partition.num_groups
+            self.group = GroupLayer(in_features, groups, centroids, device=device, dtype=dtype)
         self.tied = weight is not None
         if weight is None:
             rows = (num_classes,) if self.is_uneven else (self.partition.num_groups, self.width)
@@ -139,6 +151,8 @@ class GroupedLinearHead(PerGroupHead):
     def why_whole(self) -> str | None:
         if self.is_uneven:
             return "its groups are of uneven sizes"
+        if self.group.centroids > 1:
+            return "its groups have several centroids"
         return "its weight is shared with an embedding" if self.tied else super().why_whole()
 
     def part_rows(self, number: int, parts: int) -> PartRows:
@@ -178,8 +192,9 @@ class GroupedLinearHead(PerGroupHead):
     @torch.no_grad()
     def init_from_linear(self, weight: Tensor, bias: Tensor | None, hidden: Tensor | None = None) -> bool:
         """The members of a group take the rows of the old layer, so P(member | group) is exact. The group's
-        score, which should be the log of the sum of its members' exponentials, becomes a linear layer: fitted
-        to ``hidden``, or without it expanded to first order around a zero hidden state."""
+        score, which should be the log of the sum of its members' exponentials, becomes a linear layer, or the
+        log-sum of ``centroids`` of them: fitted to ``hidden``, or without it expanded to first order around a
+        zero hidden state."""
         if self.is_uneven:
             return self._init_uneven(weight, bias, hidden)
         slots = self._slots()  # [G, width]
@@ -205,30 +220,69 @@ class GroupedLinearHead(PerGroupHead):
         return True
 
     def _group_layer(self, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
-        """W [G, d] and b [G] such that W h + b is close to log Σ exp(member scores), up to a constant a row.
+        """W [G·K, d] and b [G·K] such that the group layer is close to log Σ exp(member scores), up to a
+        constant a row.
 
         Args:
             hidden: [N, d] hidden states to be close at; None expands around zero.
         """
         centre = self.shift.new_zeros(1, self.in_features) if hidden is None else hidden.mean(0, keepdim=True)
-        # First order around the centre: the gradient of a log-sum-exp is the mean of the rows under its
-        # softmax.
-        scores = self._group_scores(centre)[0]  # [G]
         if self.is_uneven:
-            positions = torch.arange(self.num_classes, device=centre.device)
-            group = self.partition.split(self.partition.classes_at(positions))[0]  # [V]
-            rows = self._class_vectors().float()  # [V, d]
-            share = (rows @ centre[0].float() + self.shift.float() - scores[group]).exp()  # [V]
-            weight = rows.new_zeros(len(scores), self.in_features).index_add(0, group, share[:, None] * rows)
+            weight, bias = self._expanded_uneven(centre)
         else:
-            share = self.member_logits(centre, slice(None))[0].float().softmax(-1)  # [G, width]
-            weight = torch.einsum("gs,gsd->gd", share, self.member_weight().float())  # [G, d]
-        bias = scores - weight @ centre[0].float()  # [G]
+            weight, bias = self._expanded(centre, centre if hidden is None else hidden)
         if hidden is None:
             return weight, bias
         blocks = hidden.split(block_rows(self.num_classes))  # their logits are V wide
         scores = torch.cat([self._group_scores(rows) for rows in blocks])
-        return _fit(hidden.float(), scores.softmax(-1), weight, bias)
+        return _fit(self.group, hidden.float(), scores.softmax(-1), weight, bias)
+
+    def _expanded(self, centre: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The score of each of a group's K clusters of members to first order around the centre [1, d]: the
+        gradient of a log-sum-exp is the mean of the rows under its softmax."""
+        rows = self.member_weight().float()  # [G, width, d]
+        scores = self.member_logits(centre, slice(None))[0].float()  # [G, width], −inf where no class is
+        cluster = self._clusters(rows, scores, hidden)  # [G, width]
+        # A cluster may be empty: the group's own expansion, with a weight of next to nothing, stands for it.
+        of_group = scores.logsumexp(-1, keepdim=True)  # [G, 1]
+        parts = [scores.masked_fill(cluster != k, -math.inf) for k in range(self.group.centroids)]
+        sums = [part.logsumexp(-1, keepdim=True) for part in parts]  # [G, 1] each
+        parts = [torch.where(total.isinf(), scores, part) for total, part in zip(sums, parts, strict=True)]
+        totals = torch.cat(
+            [torch.where(total.isinf(), of_group - EMPTY, total) for total in sums], 1
+        )  # [G, K]
+        weight = torch.stack([torch.einsum("gs,gsd->gd", part.softmax(-1), rows) for part in parts], 1)
+        return weight.flatten(0, 1), (totals - weight @ centre[0].float()).flatten()
+
+    def _clusters(self, rows: Tensor, scores: Tensor, hidden: Tensor) -> Tensor:
+        """Which of its group's K clusters of similar rows each member is in, [G, width]: k-means, in which a
+        member weighs what the old layer gives it at ``hidden``."""
+        count = min(self.group.centroids, self.partition.group_size)
+        if count == 1:
+            return torch.zeros_like(scores, dtype=torch.int64)
+        mass = torch.zeros_like(scores)
+        for block in hidden[:CLUSTERED].split(block_rows(self.num_classes)):
+            joint = self.member_logits(block, slice(None)).float().flatten(1).softmax(-1)  # [n, G·width]
+            mass += joint.sum(0).view_as(mass)
+        chosen = mass.topk(count, dim=-1).indices  # [G, K] the most probable members are the first centres
+        centres = rows.gather(1, chosen.unsqueeze(-1).expand(-1, -1, rows.shape[-1]))  # [G, K, d]
+        for _ in range(10):
+            cluster = torch.cdist(rows, centres).argmin(-1)  # [G, width]
+            share = F.one_hot(cluster, count) * mass.unsqueeze(-1)  # [G, width, K]
+            total = share.sum(1).unsqueeze(-1)  # [G, K, 1]
+            means = torch.einsum("gsk,gsd->gkd", share, rows) / total
+            centres = torch.where(total > 0, means, centres)
+        return cluster
+
+    def _expanded_uneven(self, centre: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for groups of uneven sizes, which have one cluster."""
+        scores = self._group_scores(centre)[0]  # [G]
+        positions = torch.arange(self.num_classes, device=centre.device)
+        group = self.partition.split(self.partition.classes_at(positions))[0]  # [V]
+        rows = self._class_vectors().float()  # [V, d]
+        share = (rows @ centre[0].float() + self.shift.float() - scores[group]).exp()  # [V]
+        weight = rows.new_zeros(len(scores), self.in_features).index_add(0, group, share[:, None] * rows)
+        return weight, scores - weight @ centre[0].float()
 
     def _group_scores(self, hidden: Tensor) -> Tensor:
         """[N, d] -> [N, G] log Σ exp(member scores) of each group."""
@@ -245,13 +299,13 @@ class GroupedLinearHead(PerGroupHead):
         grown = GroupedLinearHead(
             self.in_features,
             num_classes,
-            None,
-            partition,
-            weight,
-            self.kernel,
-            self.validate,
-            self.shift.device,
-            self.shift.dtype,
+            partition=partition,
+            weight=weight,
+            centroids=self.group.centroids,
+            kernel=self.kernel,
+            validate=self.validate,
+            device=self.shift.device,
+            dtype=self.shift.dtype,
         )
         old = torch.arange(self.num_classes, device=self.shift.device)
         new = torch.arange(self.num_classes, num_classes, device=self.shift.device)
@@ -259,8 +313,9 @@ class GroupedLinearHead(PerGroupHead):
             p.split(c)[0] for p, c in ((self.partition, old), (partition, old), (partition, new))
         )
         before, after, place = self._places(old), grown._places(old), grown._places(new)
-        grown.group.weight[to_group] = self.group.weight[group]
-        grown.group.bias[to_group] = self.group.bias[group]
+        here, there = self.group.rows_of(group), grown.group.rows_of(to_group)
+        grown.group.weight[there] = self.group.weight[here]
+        grown.group.bias[there] = self.group.bias[here]
         rows = self.weight[before] if weight is None else weight[: self.num_classes]  # [V, d]
         shift = self.shift[before]  # [V]
         # The score of a mean row is the mean of the scores, whose exponential is at most the mean of the
@@ -285,9 +340,11 @@ class GroupedLinearHead(PerGroupHead):
         return f"{super().describe()}{', tied' if self.tied else ''}"
 
 
-def _fit(hidden: Tensor, wanted: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """From weight [G, d] and bias [G], minimise the cross entropy of softmax(W h + b) at ``hidden`` [N, d] to
-    ``wanted`` [N, G]: a convex problem."""
+def _fit(
+    layer: GroupLayer, hidden: Tensor, wanted: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """From weight [G·K, d] and bias [G·K], minimise the cross entropy of the layer's softmax at ``hidden``
+    [N, d] to ``wanted`` [N, G]: a convex problem if K is 1, else one with a good start."""
     parameters = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
     optimizer = torch.optim.LBFGS(parameters, max_iter=100, line_search_fn="strong_wolfe")
 
@@ -296,7 +353,7 @@ def _fit(hidden: Tensor, wanted: Tensor, weight: Tensor, bias: Tensor) -> tuple[
             optimizer.zero_grad()
             # The small penalty holds the directions that so few tokens do not determine.
             drift = (parameters[0] - weight).square().mean()
-            loss = F.cross_entropy(F.linear(hidden, *parameters), wanted) + 1e-2 * drift
+            loss = F.cross_entropy(layer.joined(F.linear(hidden, *parameters)), wanted) + 1e-2 * drift
             loss.backward()
         return loss.item()
 

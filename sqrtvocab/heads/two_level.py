@@ -15,6 +15,7 @@ from torch.compiler import is_compiling
 
 from sqrtvocab.heads import buckets, place, soft
 from sqrtvocab.heads.base import Guesses, Head, HeadCost, block_rows, curvature, token_nll, weighted_sum, wide
+from sqrtvocab.heads.group_layer import GroupLayer
 from sqrtvocab.heads.sampling import draw
 from sqrtvocab.heads.segments import carries_tangent
 from sqrtvocab.partition import Partition, check_counts, host_sees
@@ -67,7 +68,7 @@ class TwoLevelHead(Head):
         if device is not None and any(buffer.device != torch.device(device) for buffer in buffers):
             partition = copy.deepcopy(partition).to(device)  # the caller's stays where it is
         self.partition = partition
-        self.group = nn.Linear(in_features, partition.num_groups, device=device, dtype=dtype)  # W_g
+        self.group = GroupLayer(in_features, partition.num_groups, device=device, dtype=dtype)  # W_g
         if self.is_uneven and type(self)._pair_scores is TwoLevelHead._pair_scores:
             raise ValueError(f"{type(self).__name__} has equal groups only: see Partition.by_labels")
         self.shift = nn.Parameter(self._new_table(device=device, dtype=dtype))  # Q_g, [G, S]
@@ -349,14 +350,14 @@ class TwoLevelHead(Head):
     def _set_prior(self, log_prior: Tensor) -> None:
         if self.is_uneven:
             group, members = buckets.prior(self, log_prior)
-            self.group.bias.copy_(group)
+            self.group.set_bias(group)
             self.shift.copy_(members)
             return
         groups, members = self.partition.split(torch.arange(self.num_classes, device=self.shift.device))
         table = torch.full(self.shift.shape, -math.inf, dtype=log_prior.dtype)  # [G, S]
         table[groups.cpu(), members.cpu()] = log_prior
         group = table.logsumexp(-1)  # [G]
-        self.group.bias.copy_(group)
+        self.group.set_bias(group)
         self.shift.copy_((table - group.unsqueeze(-1)).masked_fill(table == -math.inf, 0.0))
 
     def _guesses(self, hidden: Tensor, target: Tensor, partition: Partition, k: int) -> Guesses:
@@ -410,7 +411,7 @@ class TwoLevelHead(Head):
             sizes = self.partition.sizes()[group].double()  # [V]
             weights = torch.ones_like(sizes) if counts is None else check_counts(counts).to(sizes)
             size = float((weights * sizes).sum() / weights.sum())
-        outputs = self.partition.num_groups + size
+        outputs = self.group.out_features + size
         return HeadCost(self.in_features * outputs, outputs)
 
     def parameter_groups(

@@ -109,6 +109,7 @@ CASES: dict[str, MakeHead] = {
     "grouped-linear-loop": grouped_linear(kernel="loop"),
     "grouped-linear-tiles": grouped_linear(kernel="tiles"),
     "grouped-linear-tied": grouped_linear(tied=True),
+    "grouped-linear-centroids": grouped_linear(centroids=3),
     "grouped-low-rank": grouped_low_rank(),
     "grouped-low-rank-tiles": grouped_low_rank(kernel="tiles"),
     "adaptive": adaptive(),
@@ -192,7 +193,8 @@ def dense_distribution(head: Head, hidden: Tensor, groups: list[list[int]] | Non
             matrix[c], offset[c] = class_row(head, c, g, t, (position,) if is_uneven else (g, t))
             position += 1
     logits = hidden @ torch.stack(matrix).T + torch.stack(offset)  # [N, V]
-    group_log_prob = head.group(hidden).log_softmax(-1)  # [N, G]
+    directions = hidden @ head.group.weight.T + head.group.bias  # [N, G·K]
+    group_log_prob = directions.unflatten(1, (len(groups), -1)).exp().sum(-1).log().log_softmax(-1)  # [N, G]
     member, entry = torch.zeros_like(logits), torch.zeros_like(logits)
     for g, classes in enumerate(groups):
         member = member.index_copy(1, torch.tensor(classes), logits[:, classes].log_softmax(-1))

@@ -118,11 +118,13 @@ def test_group_probabilities_are_sums_over_the_members(make_grouped, rows):
 # ---- learning rates ----
 
 
-def largest_second_derivative(head, bias, target):
-    """By one of the biases, which are scores, of the mean loss at a zero hidden state."""
+def largest_second_derivative(head, bias, together, target):
+    """By one of the biases, which are scores, of the mean loss at a zero hidden state; so many of them move
+    together."""
     (slope,) = torch.autograd.grad(head(torch.zeros(len(target), D), target).loss, bias, create_graph=True)
     rows = [torch.autograd.grad(s, bias, retain_graph=True)[0].flatten() for s in slope.flatten()]
-    return float(torch.stack(rows).diagonal().max())
+    blocks = torch.stack(rows).unflatten(0, (-1, together)).unflatten(2, (-1, together))
+    return float(blocks.sum((1, 3)).diagonal().max())
 
 
 def test_rates_for_sgd_are_inverse_to_the_curvature(make_grouped):
@@ -132,8 +134,8 @@ def test_rates_for_sgd_are_inverse_to_the_curvature(make_grouped):
     for each in (flat, head):
         each.init_prior(counts, smoothing=1e-9)
     ours, theirs = (
-        largest_second_derivative(one, bias, target)
-        for one, bias in ((head, head.group.bias), (flat, flat.bias))
+        largest_second_derivative(one, bias, together, target)
+        for one, bias, together in ((head, head.group.bias, head.group.centroids), (flat, flat.bias, 1))
     )
     rates = {id(p): group["lr"] for group in head.parameter_groups(2.0, counts) for p in group["params"]}
     assert rates.keys() == {id(p) for p in head.parameters()}
@@ -191,12 +193,13 @@ def test_flat_computes_what_the_old_layer_did(rows, bias):
     torch.testing.assert_close(head.log_prob(rows), F.log_softmax(layer(rows), -1))
 
 
+@pytest.mark.parametrize("centroids", [1, 4, 100])
 @pytest.mark.parametrize("tied", [True, False])
-def test_grouped_linear_keeps_the_odds_within_groups(rows, tied):
+def test_grouped_linear_keeps_the_odds_within_groups(rows, tied, centroids):
     layer = nn.Linear(D, V)
     partition = Partition.random(V, 9, seed=2)
     weight = nn.Parameter(torch.empty(V, D)) if tied else None
-    head = make_head("grouped-linear", D, V, partition=partition, weight=weight)
+    head = make_head("grouped-linear", D, V, partition=partition, weight=weight, centroids=centroids)
     assert head.init_from_linear(layer.weight, layer.bias, rows)
     old, new = F.log_softmax(layer(rows), -1), head.log_prob(rows)
     group_of = partition.split(torch.arange(V))[0]
@@ -205,6 +208,31 @@ def test_grouped_linear_keeps_the_odds_within_groups(rows, tied):
         torch.testing.assert_close(new[:, members].log_softmax(-1), old[:, members].log_softmax(-1))
     gap = F.kl_div(new, old, log_target=True, reduction="batchmean")
     assert gap < 0.01  # the groups are fitted, not exact
+
+
+def test_a_centroid_for_every_member_is_exact():
+    """Expanded around any point: the log-sum of the members' own scores is the group's score."""
+    layer = nn.Linear(D, V)
+    head = make_head("grouped-linear", D, V, centroids=Partition(V).group_size)
+    assert head.init_from_linear(layer.weight, layer.bias)
+    hidden = 5 * torch.randn(30, D)
+    torch.testing.assert_close(head.log_prob(hidden), F.log_softmax(layer(hidden), -1), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"centroids": 0}, "centroids must be .*, got 0"),
+        ({"centroids": 1.5}, "centroids must be an integer"),
+        (
+            {"centroids": 2, "partition": Partition.from_groups([0] * 30 + [1] * (V - 30))},
+            "one centroid each",
+        ),
+    ],
+)
+def test_bad_centroids(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make_head("grouped-linear", D, V, **options)
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -64,7 +64,8 @@ def test_topk_looks_past_the_most_probable_group(make_grouped):
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.zero_()
-        head.group.bias[0], head.group.bias[1] = 5.0, 4.9
+        each = head.group.centroids
+        head.group.bias[:each], head.group.bias[each : 2 * each] = 5.0, 4.9
         head.shift[1, 3] = 50.0
     hidden = torch.zeros(1, D)
     assert head.predict(hidden).item() == 13

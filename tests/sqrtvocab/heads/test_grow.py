@@ -49,6 +49,7 @@ def test_a_partition_that_cannot_shrink():
         ("flat", {"bias": False, "chunk_size": 8}),
         ("grouped-linear", {}),
         ("grouped-linear", {"partition": Partition.random(V, 5), "kernel": "loop"}),
+        ("grouped-linear", {"partition": Partition.random(V, 5), "centroids": 3}),
     ],
 )
 def test_old_classes_keep_their_ratios(name, options, tied, extra):

@@ -181,6 +181,7 @@ def test_which_heads_can_be_split():
             make_head("grouped-linear", D, 4, partition=Partition.from_groups([0, 0, 0, 1])),
             "its groups are of uneven sizes",
         ),
+        (make_head("grouped-linear", D, V, centroids=2), "its groups have several centroids"),
         (make_head("prototype", D, V, samples=3), "it draws from all stored classes"),
     ):
         with pytest.raises(ValueError, match=f"the classes cannot be split over ranks: {reason}"):

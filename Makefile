@@ -24,7 +24,7 @@ demo: install  ## the saving on this machine, then a CNN with the grouped and th
 	$(BIN)/python scripts/bench_heads.py --quick --tables train --repeats 2
 	$(BIN)/python scripts/demo.py
 
-characters: install  ## Hangul in typefaces never seen, with the fonts at hand: ten minutes
+characters: install  ## Hangul in typefaces never seen, with the fonts at hand: five minutes
 	$(BIN)/python scripts/demo_characters.py
 
 test: install  ## everything that is quick: what a newcomer runs

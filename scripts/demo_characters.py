@@ -1,4 +1,4 @@
-"""Real classes in ten minutes: the 2,350 common Hangul syllables, read in typefaces never seen.
+"""Real classes in five minutes: the 2,350 common Hangul syllables, read in typefaces never seen.
 
     python scripts/demo_characters.py                 # writes runs/characters; fonts as Debian has them
 

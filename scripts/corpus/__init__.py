@@ -1,0 +1,1 @@
+"""What `package_corpus` does: fetch packages, make text of their files, choose what is kept."""

@@ -12,11 +12,13 @@ from scripts.common.records import Row
 FLAT, OURS = "flat", "grouped-linear"  # contenders
 NAMES = {"sgd": "SGD", "adam": "Adam"}
 WHY = (
-    "Why: along the scores of a softmax a cross entropy curves by p·(1 − p) for an output of probability p, "
-    "and SGD is stable up to a rate inverse to the largest of these. {numbers} With a rate so much smaller "
-    "for that layer alone (`head.parameter_groups`, nothing tuned) it learns, while the members, whose "
-    "curvature is that of a flat head, keep the full rate; Adam divides each step by the size of its "
-    "gradients and needs no such thing."
+    "Why: in a step of SGD the score of an output of frequency p moves by about the rate times p, and the loss "
+    "curves by p·(1 − p) along it. {numbers} At one rate the group layer is therefore unstable where a flat "
+    "head is not. A rate inverse to the largest curvature makes it stable and leaves it behind flat; "
+    "`head.parameter_groups` asks for one at which a token moves the score of its group, on average, as far "
+    "as a flat head moves that of its word, Σ p² of the words by Σ p² of the groups. The members are as "
+    "frequent as the words, and keep the full rate. Adam divides each step by the size of its gradients and "
+    "needs no such thing."
 )
 
 
@@ -48,9 +50,9 @@ def _numbers(rows: Sequence[Row]) -> str:
     if words is None or groups is None:
         return "A group is more frequent than its words."
     return (
-        f"Of the words here the largest is {float(words):.3f}; of the groups by frequency, whose first holds "
-        f"the most frequent words, it is {float(groups['curvature']):.3f}, so that the group layer bears "
-        f"{float(groups['slower']):.2f} of the rate that suits a flat head."
+        f"Of the words here the largest curvature is {float(words):.3f}; of the groups by frequency, whose "
+        f"first holds the most frequent words, it is {float(groups['curvature']):.3f}, and the group of a "
+        f"token is on average {1 / float(groups['slower']):.0f} times as frequent as its word."
     )
 
 

@@ -710,10 +710,10 @@ def token_nll(logits: Tensor, target: Tensor, label_smoothing: float, spread: Te
     return (1 - label_smoothing) * nll + label_smoothing * uniform
 
 
-def curvature(shares: Tensor) -> float:
-    """max p·(1 − p): the largest second derivative of a cross entropy by one of its scores, for outputs as
-    frequent as ``shares`` [K]. The largest rate at which SGD is stable is inverse to it."""
-    return float((shares * (1 - shares)).max())
+def mean_frequency(shares: Tensor) -> float:
+    """Σ p²: how frequent the output that a row asks for is on average, for outputs as frequent as ``shares``
+    [K]. In a step of plain SGD the score of an output of frequency p moves by about the rate times p."""
+    return float(shares.square().sum())
 
 
 def weighted_sum(values: Tensor, share: Tensor) -> Tensor:

@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from sqrtvocab.heads import buckets, place, soft
-from sqrtvocab.heads.base import Guesses, Head, HeadCost, block_rows, curvature, token_nll, weighted_sum, wide
+from sqrtvocab.heads.base import (
+    Guesses,
+    Head,
+    HeadCost,
+    block_rows,
+    mean_frequency,
+    token_nll,
+    weighted_sum,
+    wide,
+)
 from sqrtvocab.heads.group_layer import GroupLayer
 from sqrtvocab.heads.sampling import draw
 from sqrtvocab.heads.segments import carries_tangent
@@ -417,9 +426,10 @@ class TwoLevelHead(Head):
     def parameter_groups(
         self, lr: float, counts: Tensor | Sequence[float] | None = None
     ) -> list[dict[str, Any]]:
-        """A group is more frequent than any of its classes, so the loss curves more along the layer that
-        scores groups than along one that scores classes, and that layer bears only so much smaller a rate
-        (``base.curvature``). The members have the curvature, and need the rate, of a flat head."""
+        """A group is more frequent than any of its classes, so at one rate the layer that scores groups would
+        be pulled about while the others learn. It gets a rate at which a row moves the score of its group, on
+        average, as far as a flat head would move that of its class (``base.mean_frequency``). The members
+        are as frequent as the outputs of a flat head, and need its rate."""
         counts = torch.ones(self.num_classes) if counts is None else check_counts(counts, self.num_classes)
         shares = (counts / counts.sum()).double().cpu()  # [V]
         order = self.partition.order
@@ -428,8 +438,7 @@ class TwoLevelHead(Head):
         of_groups = shares.new_zeros(self.partition.num_groups).index_add(0, group, shares)  # [G]
         of_layer = {id(parameter): parameter for parameter in self.group.parameters()}
         others = [parameter for parameter in self.parameters() if id(parameter) not in of_layer]
-        steepest = curvature(of_groups)
-        slower = min(1.0, curvature(shares) / steepest) if steepest else 1.0  # one group learns nothing
+        slower = mean_frequency(shares) / mean_frequency(of_groups)
         return [{"params": others, "lr": lr}, {"params": list(of_layer.values()), "lr": lr * slower}]
 
     def describe(self) -> str:

@@ -93,7 +93,8 @@ class OnTheFly:
     def take(self, rows: IntArray) -> Pixels:
         """[N, size, size, channels]. Raises DamagedPictureError."""
         images = np.empty((len(rows), *self.shape.image), np.uint8)
-        for n, row in enumerate(rows.tolist()):
+        for n in self.store.reading_order(rows).tolist():
+            row = int(rows[n])
             try:
                 images[n] = decode(self.store.read(row), self.shape.size, self.shape.channels)
             except PictureError as error:

@@ -15,6 +15,8 @@ import numpy as np
 from classifier.images.decode import PictureError
 from classifier.images.protocol import IntArray
 
+KEPT_BYTES = 256_000_000  # of row groups, in each process that reads; the one in use stays, however large
+
 
 class Store(Protocol):
     """Encoded pictures, numbered from 0. Cheap to send to another process."""
@@ -26,6 +28,9 @@ class Store(Protocol):
 
     def read(self, index: int) -> bytes:
         """One picture. Raises PictureError if it cannot be read."""
+
+    def reading_order(self, indices: IntArray) -> IntArray:
+        """Some of the pictures [N] -> [N] their places, in the order in which they are read quickest."""
 
     def name(self, index: int) -> str:
         """Where a picture lies, for messages."""
@@ -57,6 +62,9 @@ class Files:
         except OSError as error:
             raise PictureError(error.strerror or str(error)) from error
 
+    def reading_order(self, indices: IntArray) -> IntArray:
+        return np.arange(len(indices))  # one as good as another
+
     def name(self, index: int) -> str:
         return self.names[index]
 
@@ -85,7 +93,8 @@ class Files:
 class Rows:
     """Pictures in a column of Parquet files: bytes, or a struct with a field `bytes`.
 
-    A row group is read at once and kept for the next picture: quick from front to back, slow at random.
+    A row group can only be read whole. The last few are kept, so that pictures that are read in their order,
+    or all from a few row groups, are quick.
     """
 
     files: Sequence[Path]
@@ -95,13 +104,13 @@ class Rows:
 
     def __post_init__(self) -> None:
         self._open: dict[int, Any] = {}
-        self._group: tuple[int, int, Any] = (-1, -1, None)  # file, row group, its pictures
+        self._kept: dict[tuple[int, int], Any] = {}  # file, row group -> its pictures; last used, last
 
     def __len__(self) -> int:
         return len(self.row)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open": {}, "_group": (-1, -1, None)}
+        return self.__dict__ | {"_open": {}, "_kept": {}}
 
     def take(self, indices: IntArray) -> Rows:
         return Rows(self.files, self.column, self.file[indices], self.row[indices])
@@ -110,15 +119,17 @@ class Rows:
         import pyarrow as pa
 
         try:
-            picture = self._pictures(int(self.file[index]), int(self.row[index]))
+            picture = self._picture(int(self.file[index]), int(self.row[index]))
         except (OSError, pa.ArrowException) as error:
             raise PictureError(" ".join(str(error).split())[:100]) from error
         if picture is None:
             raise PictureError("there is no picture in this row")
         return picture
 
-    def _pictures(self, file: int, row: int) -> bytes | None:
-        import pyarrow as pa
+    def reading_order(self, indices: IntArray) -> IntArray:
+        return np.lexsort((self.row[indices], self.file[indices]))  # by file, then by row
+
+    def _picture(self, file: int, row: int) -> bytes | None:
         import pyarrow.parquet as pq
 
         if file not in self._open:
@@ -127,13 +138,20 @@ class Rows:
             self._open[file] = parquet, np.cumsum(sizes)
         parquet, ends = self._open[file]
         group = int(np.searchsorted(ends, row, side="right"))
-        if self._group[:2] != (file, group):
-            pictures = parquet.read_row_group(group, columns=[self.column])[self.column].combine_chunks()
-            if pa.types.is_struct(pictures.type):
-                pictures = pictures.field("bytes")
-            self._group = file, group, pictures
-        start = int(ends[group - 1]) if group else 0
-        return self._group[2][row - start].as_py()
+        pictures = self._kept.pop((file, group), None)
+        if pictures is None:
+            pictures = self._read_group(parquet, group)
+            room = KEPT_BYTES - pictures.nbytes
+            while self._kept and sum(other.nbytes for other in self._kept.values()) > room:
+                del self._kept[next(iter(self._kept))]
+        self._kept[file, group] = pictures
+        return pictures[row - int(ends[group - 1] if group else 0)].as_py()
+
+    def _read_group(self, parquet: Any, group: int) -> Any:
+        import pyarrow as pa
+
+        pictures = parquet.read_row_group(group, columns=[self.column])[self.column].combine_chunks()
+        return pictures.field("bytes") if pa.types.is_struct(pictures.type) else pictures
 
     def name(self, index: int) -> str:
         return f"{self.files[self.file[index]].name}, row {self.row[index]}"

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from torchvision.datasets import ImageFolder
 
+from classifier.images import stores
 from classifier.images.decode import decode
 from classifier.images.splits import held_out
 from sqrtvocab.errors import UserError
@@ -199,6 +200,44 @@ def test_a_label_beyond_the_names(picture, encoded, open_at, tmp_path):
         UserError, match=r"the class 'number 7' of 2\.png is none of the 2 that the file names"
     ):
         open_at(tmp_path / "x.parquet")
+
+
+@pytest.fixture
+def groups_read(monkeypatch):
+    """The row groups that have been read of any Parquet file, in order."""
+    read, really = [], pq.ParquetFile.read_row_group
+
+    def counted(self, group, *args, **options):
+        read.append(group)
+        return really(self, group, *args, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    return read
+
+
+@pytest.mark.parametrize("kept", ["none", "two", "all"])
+def test_a_batch_on_the_fly_reads_each_row_group_once(
+    picture, encoded, open_at, tmp_path, groups_read, monkeypatch, kept
+):
+    files = [encoded(picture(i)) for i in range(12)]
+    write_parquet(tmp_path / "x.parquet", files, [0, 1] * 6, ["a", "b"])  # four row groups of three
+    group = sum(len(file) + 8 for file in files) // 4  # bytes: the pictures and where each begins and ends
+    monkeypatch.setattr(stores, "KEPT_BYTES", {"none": 0, "two": int(2.5 * group), "all": 10**9}[kept])
+    train = open_at(tmp_path / "x.parquet", valid_fraction=0, test_fraction=0, cache_limit=0)["train"]
+    groups_read.clear()
+    chosen = [7, 1, 10, 0, 8, 4, 11, 2, 6, 9, 5, 3, 7]
+    images, labels = train.batch(chosen)
+    assert sorted(groups_read) == [0, 1, 2, 3]
+    assert np.array_equal(images, np.stack([decode(files[i], 16) for i in chosen]))
+    assert np.array_equal(labels, np.array(chosen) % 2)
+    groups_read.clear()
+    for _ in range(2):
+        images, _ = train.batch([11, 7])  # of the last two row groups
+        assert np.array_equal(images, np.stack([decode(files[i], 16) for i in (11, 7)]))
+    assert groups_read == ([2, 3, 2, 3] if kept == "none" else [])
+    train.batch([1])
+    train.batch([10])
+    assert groups_read[-1:] == {"none": [3], "two": [0], "all": []}[kept]
 
 
 # ---- tables

@@ -314,6 +314,13 @@ class TrainConfig(
             problems.append(f"--rank {self.rank} must be at most {EMBEDDING}, the width of the embedding")
         return problems
 
+    def not_for(self, head: str) -> dict[str, list[str]]:
+        found = super().not_for(head)
+        if given := [name for name in ("mine_at", "hold_out_classes") if getattr(self, name)]:
+            takers = [name for name, kind in HEADS.items() if kind.from_examples]
+            found |= dict.fromkeys(given, takers) if head not in takers else {}
+        return found
+
     @property
     def per_class(self) -> int | None:
         """Images of each class in a batch; None if they are drawn one by one. Imports torch."""

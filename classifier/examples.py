@@ -33,11 +33,6 @@ def make_plan(config: TrainConfig, images: ImageSet, runtime: Runtime) -> BatchP
     Raises:
         UserError: if the images are too few for that.
     """
-    if not HEADS[config.head].from_examples:
-        able = " or ".join(name for name, head in HEADS.items() if head.from_examples)
-        for name, given in (("--mine-at", config.mine_at), ("--hold-out-classes", config.hold_out_classes)):
-            if given:
-                raise UserError(f"{name} is for --head {able}, not {config.head}")
     if HEADS[config.head].rows_per_class > 1 and (config.mixup or config.cutmix):
         raise UserError(f"--mixup and --cutmix: not with --head {config.head}, which compares whole images")
     ranks = (runtime.rank, runtime.world_size)

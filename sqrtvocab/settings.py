@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -48,7 +49,8 @@ class PresetFlag(Flags):
     SECTION: ClassVar[str] = ""
 
     preset: str = "default"
-    """Where the defaults of all other flags come from; flags given with it win."""
+    """Where the defaults of all other flags come from; flags given with it win. With another --head than its
+    own, what only its own takes is left out."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,16 @@ class HeadFlags(Flags):
         )
         if self.head not in HEADS:
             return [*problems, f"--head {self.head}: no head has this name; choose {_either(HEADS)}"]
-        for option in self.given_head_options():
-            # Only now, for this imports torch.
-            takers = [name for name, head in HEADS.items() if head.takes(option)]
-            if self.head not in takers:
-                problems.append(f"{flag(option)} is for --head {_either(takers)}, not {self.head}")
+        for name, takers in self.not_for(self.head).items():
+            problems.append(f"{flag(name)} is for --head {_either(takers)}, not {self.head}")
         return problems
+
+    def not_for(self, head: str) -> dict[str, list[str]]:
+        """Flags that are set and that `head` does not take -> the heads that do. Imports torch only if there
+        may be any."""
+        options = self.given_head_options()
+        takers = {option: [name for name, kind in HEADS.items() if kind.takes(option)] for option in options}
+        return {option: names for option, names in takers.items() if head not in names}
 
     def given_head_options(self) -> dict[str, Any]:
         """The options of the head's class that were given as flags."""
@@ -275,6 +281,8 @@ def parse_run_flags(
 
     Args:
         default: what they are without either.
+            Of all these what only another head than the one of `--head` takes is left out, and a line on
+            standard error says so.
         merge: fields whose flag may be repeated -> what to make of the preset's value and of that given. tyro
             alone would add the one to the other.
 
@@ -283,7 +291,7 @@ def parse_run_flags(
     """
     merge = merge or {}
     with one_line_errors(kind.PROGRAM):
-        given = peek_flags("--preset", "--resume", *map(flag, merge))
+        given = peek_flags("--preset", "--resume", "--head", *map(flag, merge))
         default = presets.get(str(given["--preset"]), default or kind())  # a wrong name is tyro's to report
         if given["--resume"] not in (None, "auto"):
             run = Path(str(given["--resume"]))
@@ -294,11 +302,28 @@ def parse_run_flags(
             except UserError as error:
                 raise UserError(f"--resume {error}") from error
         answer_help(kind, kind.PROGRAM, default)
+        default, left_out = _without_other_heads_flags(default, given["--head"])
         kept = {name: getattr(default, name) for name in merge if given[flag(name)]}
         empty: dict[str, Any] = dict.fromkeys(kept, ())
         config = tyro.cli(kind, prog=kind.PROGRAM, default=dataclasses.replace(default, **empty))
         merged = {name: merge[name](value, getattr(config, name)) for name, value in kept.items()}
-        return dataclasses.replace(config, **merged)
+        config = dataclasses.replace(config, **merged)
+    if left_out and os.environ.get("RANK", "0") == "0":
+        print(left_out, file=sys.stderr, flush=True)
+    return config
+
+
+def _without_other_heads_flags(default: Config, head: str | None) -> tuple[Config, str]:
+    """`default` without what `head` does not take, and a line about that; "" if there is nothing."""
+    if not isinstance(default, HeadFlags) or head not in HEADS:
+        return default, ""  # a wrong name is for the settings to report
+    names = list(default.not_for(head))
+    usual = {field.name: field.default for field in dataclasses.fields(default)}
+    bare = dataclasses.replace(default, **{name: usual[name] for name in names})
+    source = f"--preset {vars(default)['preset']}" if default.resume is None else default.resume
+    flags = " and ".join(map(flag, names))
+    line = f"--head {head}: leaves out {flags} of {source}, which are for --head {default.head}"
+    return bare, line if names else ""
 
 
 def command_line(

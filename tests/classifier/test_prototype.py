@@ -20,7 +20,7 @@ PAIRS = (
     "--mine-at", 2, 4, "--mine-classes", 30, "--eval-every", 3, "--image-size", 32, "--shuffle-labels", 1,
     "--schedule", "constant",
 )  # fmt: skip
-FLAT = ("--head", "flat", "--storage", "None")
+FLAT = ("--head", "flat")
 
 
 def weights(run, name="last"):
@@ -131,7 +131,7 @@ def test_any_head_may_have_batches_of_pairs(train, tmp_path):
         (("--hold-out-classes", 1), "--hold-out-classes must be less than 1"),
         (("--hold-out-classes", 0.99), "0 classes have 2 items each"),
         (("--mine-at", 0), "--mine-at: steps are counted from 1"),
-        (("--head", "flat"), "--storage is for --head prototype, not flat"),
+        (("--head", "flat", "--storage", "float16"), "--storage is for --head prototype, not flat"),
         ((*FLAT, "--mine-at", 2), "--mine-at is for --head prototype, not flat"),
         ((*FLAT, "--mine-at", "--hold-out-classes", 0.1), "--hold-out-classes is for --head prototype"),
         (("--image-size", 15), "--image-size 15: --backbone swift needs at least 16"),

@@ -11,8 +11,11 @@ import pytest
 import tyro
 
 import classifier.config
+import classifier.presets
 import lm.config
+import lm.presets
 from sqrtvocab.errors import UserError
+from sqrtvocab.flags import flag
 from sqrtvocab.heads import HEADS, FlatHead
 from sqrtvocab.settings import (
     HeadFlags,
@@ -25,6 +28,7 @@ from sqrtvocab.settings import (
 )
 
 TRAINERS = [classifier.config.TrainConfig, lm.config.TrainConfig]
+ALL_PRESETS = [classifier.presets.PRESETS, lm.presets.PRESETS]
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,47 @@ def test_flags_win_over_the_preset(parse):
 
 def test_a_list_that_is_given_replaces_that_of_the_preset(parse):
     assert parse("--preset", "fast", "--words", "c").words == ("c",)
+
+
+BY_HEAD = {"storage", "mine_at"}  # what presets set that not all heads take
+
+
+@pytest.mark.parametrize(
+    ("kind", "presets", "preset"),
+    [(kind, presets, name) for kind, presets in zip(TRAINERS, ALL_PRESETS, strict=True) for name in presets],
+)
+def test_any_head_with_any_preset(kind, presets, preset, monkeypatch, capsys):
+    """As the preset has it, but for what the head does not take; and nothing is left out in silence."""
+    usual, bare = presets[preset].to_json(), kind().to_json()
+    for head in HEADS:
+        monkeypatch.setattr(sys, "argv", [kind.PROGRAM, "--preset", preset, "--head", head])
+        found = parse_run_flags(kind, presets).to_json()
+        changed = {name for name, value in usual.items() if name != "head" and found[name] != value}
+        told = capsys.readouterr().err
+        own = usual["head"]
+        if changed:
+            assert changed <= BY_HEAD
+            assert all(found[name] == bare[name] for name in changed)
+            names = " and ".join(flag(name) for name in usual if name in changed)
+            assert told == (
+                f"--head {head}: leaves out {names} of --preset {preset}, which are for --head {own}\n"
+            )
+        else:
+            assert told == ""
+        set_here = {name for name in BY_HEAD & set(usual) if usual[name] != bare[name]}
+        assert changed == (set() if head == own else set_here)
+
+
+def test_what_another_head_takes_is_refused_where_it_was_typed(monkeypatch, capsys):
+    kind, presets = TRAINERS[0], ALL_PRESETS[0]
+    for typed in (["--storage", "float32"], ["--mine-at", "3"]):
+        argv = ["train_classifier", "--preset", "prototype", "--head", "flat", *typed]
+        monkeypatch.setattr(sys, "argv", argv)
+        with pytest.raises(SystemExit) as ending:
+            parse_run_flags(kind, presets)
+        assert ending.value.code == 2
+        line = f"train_classifier: {typed[0]} is for --head prototype, not flat\n"
+        assert capsys.readouterr().err == line
 
 
 def test_flags_win_over_the_run_that_is_resumed(parse, run):

@@ -17,7 +17,7 @@ from sqrtvocab.errors import UserError
 from sqrtvocab.heads.registry import HEADS
 from sqrtvocab.training import BatchPlan, Runtime
 from sqrtvocab.training.class_plan import ClassPlan
-from sqrtvocab.training.memory import BYTES_OF_STATE, require_memory
+from sqrtvocab.training.memory import bytes_of_state, require_memory
 from sqrtvocab.training.optimizer import make_adam, make_sgd, require_sparse_support
 
 
@@ -110,7 +110,6 @@ def require_room(
         return
     height, width, channels = shape
     batch = min(config.batch_size, -(-plan.items(0) // plan.world_size))
-    parameters = sum(parameter.numel() for parameter in model.parameters())
     # What the first layer of the CNN alone hands on, or less than what all layers of any other model do.
     features = batch * height * width * (FILTERS[0] if isinstance(model.encoder, Encoder) else 16)
 
@@ -124,7 +123,7 @@ def require_room(
             return torch.optim.SGD(twin.parameters(), lr=config.lr)
         return make_adam([{"params": twin.parameters()}], cast(Classifier, twin).head)
 
-    least = BYTES_OF_STATE[config.optimizer] * parameters + 4 * features
+    least = bytes_of_state(model, model.head, config.optimizer) + 4 * features
     require_memory(model, optimizer, loss, least, f"--batch-size {batch}")
 
 

@@ -26,7 +26,7 @@ from sqrtvocab import Head, HeadCost, Partition
 from sqrtvocab.cache import default_cache
 from sqrtvocab.heads import head_class, make_head
 from sqrtvocab.training import BatchPlan, RunFolder, Runtime, UserError, write_text
-from sqrtvocab.training.memory import BYTES_OF_STATE, require_free, require_memory
+from sqrtvocab.training.memory import bytes_of_state, require_free, require_memory
 from sqrtvocab.training.optimizer import make_adam, make_sgd, require_sparse_support
 
 GPT_NEO_WINDOW = 256  # of its local attention, in the paper
@@ -285,7 +285,6 @@ def require_room(model: CompressedLM, config: TrainConfig, plan: BatchPlan, runt
     ):  # a GPU says itself what it lacks; a part is small
         return
     sequences, length = min(config.batch_size, -(-plan.items(0) // plan.world_size)), config.seq_len
-    parameters = sum(parameter.numel() for parameter in model.parameters())
     kept = 1 if config.checkpoint_activations else 8  # hidden states of a block, at least, for its gradient
     states = sequences * length * config.hidden_size * config.num_layers * kept
 
@@ -301,7 +300,7 @@ def require_room(model: CompressedLM, config: TrainConfig, plan: BatchPlan, runt
             return torch.optim.SGD(twin.parameters(), lr=config.lr)
         return make_adam([{"params": twin.parameters()}], cast(CompressedLM, twin).head, torch.optim.AdamW)
 
-    least = BYTES_OF_STATE[config.optimizer] * parameters + 4 * states
+    least = bytes_of_state(model, model.head, config.optimizer) + 4 * states
     require_memory(model, optimizer, loss, least, flags)
 
 

@@ -79,10 +79,12 @@ class _Ledger(TorchDispatchMode):
         self._numbers: dict[int, int] = {}  # storages alive, by address
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        on_rows = _ON_ROWS.get(func) if any(_is_sparse(arg) for arg in args) else None
+        result = func(*args, **(kwargs or {})) if on_rows is None else on_rows(*args)
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
-                self.number(leaf)
+                for part in _stored(leaf):
+                    self.number(part)
         if inside := _INSIDE.get(func):
             self._pass(inside(*args))
         return result
@@ -94,7 +96,7 @@ class _Ledger(TorchDispatchMode):
         self.events += [(number, size), (number, -size)]
 
     def number(self, tensor: Tensor) -> int:
-        """The number of the tensor's storage, a new one if it was not known."""
+        """The number of a dense tensor's storage, a new one if it was not known."""
         storage = tensor.untyped_storage()
         address = storage._cdata
         if address not in self._numbers:
@@ -110,7 +112,8 @@ class _Ledger(TorchDispatchMode):
         self.events.append((number, -size))
 
     def label(self, tensor: Tensor, part: str) -> None:
-        self.parts[self.number(tensor)] = part
+        for stored in _stored(tensor):
+            self.parts[self.number(stored)] = part
 
     @contextmanager
     def making(self, part: str) -> Iterator[None]:
@@ -141,7 +144,8 @@ def simulate(make: Callable[[], Training], round_to: int = 1) -> Memory:
     If its input needs no gradient (a frozen backbone), they last until the end of the backward pass.
 
     What the adaptive head holds depends on the data; it is counted as if every tail had a full block of rows
-    to score, which is the most it can take. A model of `transformers` is taken to see one text in each row,
+    to score, which is the most it can take; and what sparse gradients take, as if no two rows were of the
+    same class. A model of `transformers` is taken to see one text in each row,
     not several packed into one.
 
     Args:
@@ -216,6 +220,35 @@ def _blocks(rows: Tensor, weight: Tensor) -> tuple[int, int]:
     step = block_rows(weight.shape[0], weight.device)
     first = min(rows.shape[0], step)
     return first * weight.shape[0], min(rows.shape[0] - first, step) * weight.shape[0]
+
+
+# ---- sparse tensors: some rows of a matrix, and their numbers
+
+
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_sparse
+
+
+def _stored(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The dense tensors that hold its data."""
+    return (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,)
+
+
+def _with_rows_of(sparse: Tensor, is_coalesced: bool) -> Tensor:
+    """A sparse tensor with rows of its own in the same places."""
+    rows, values = torch.empty_like(sparse._indices()), torch.empty_like(sparse._values())
+    make = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors
+    kind: dict[str, Any] = {"dtype": values.dtype, "layout": torch.sparse_coo, "device": values.device}
+    dims = (sparse.sparse_dim(), sparse.dense_dim())
+    return make(*dims, sparse.shape, rows, values, **kind, is_coalesced=is_coalesced)
+
+
+# Operators whose fake results would have no rows at all: how many there are depends on data.
+_ON_ROWS: dict[Any, Callable[..., Tensor]] = {
+    torch.ops.aten.clone.default: lambda sparse: _with_rows_of(sparse, sparse.is_coalesced()),
+    torch.ops.aten._coalesce.default: lambda sparse: _with_rows_of(sparse, True),
+    torch.ops.aten.sparse_mask.default: lambda dense, sparse: _with_rows_of(sparse, True),
+}
 
 
 # The most bytes that an operator holds beside its results while it works.

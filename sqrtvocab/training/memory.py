@@ -18,10 +18,10 @@ from torch.optim import Optimizer
 from sqrtvocab.errors import UserError
 
 if TYPE_CHECKING:
+    from sqrtvocab.heads import Head
     from sqrtvocab.measure.simulate import Memory, Training
 
-# Bytes for a parameter: its value and gradient, and two moments.
-BYTES_OF_STATE = {"adam": 4 * 4, "sgd": 2 * 4}
+_BYTES_OF_STATE = {"adam": 4 * 4, "sgd": 2 * 4}  # for a parameter: its value and gradient, and two moments
 
 
 def keep_freed_memory() -> None:
@@ -53,6 +53,14 @@ def free_memory() -> int | None:
         left = limit - used + int(facts["file"])  # what is cached of files is given back
         free = left if free is None else min(free, left)
     return free
+
+
+def bytes_of_state(model: nn.Module, head: Head, optimizer: str) -> int:
+    """Bytes of the parameters and their gradients, and of what the optimiser keeps; sparse gradients of the
+    model's `head`, which it is told to give here, are next to nothing."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    without_gradient = sum(parameter.numel() for parameter in head.give_sparse_gradients())
+    return _BYTES_OF_STATE[optimizer] * count - 4 * without_gradient
 
 
 def require_memory(

@@ -199,10 +199,13 @@ def test_numbers_beyond_reason(command, flags, says, text, small_models, invoke,
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("head", ["grouped-linear", "sampled"])  # sampled: sparse gradients
 @pytest.mark.parametrize("trainer", ["train_lm", "train_classifier"], indirect=True)
-def test_a_batch_that_no_memory_holds(trainer, invoke, monkeypatch, tmp_path) -> None:
+def test_a_batch_that_no_memory_holds(trainer, head, optimizer, invoke, monkeypatch, tmp_path) -> None:
     """The size is that of a simulated step. (A batch is never larger than the data.)"""
-    flags = [*trainer.flags, "--max-steps", 1, "--batch-size", 10**9]
+    kind = ["--head", head, "--optimizer", optimizer]
+    flags = [*trainer.flags, *kind, "--max-steps", 1, "--batch-size", 10**9]
     for free in (3_000_000, 30_000):  # the step does not fit; not even what it takes at the very least
         monkeypatch.setattr("sqrtvocab.training.memory.free_memory", lambda free=free: free)
         answer = invoke(trainer.main, [*flags, "--out", tmp_path / "r"])

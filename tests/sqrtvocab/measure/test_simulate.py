@@ -178,6 +178,29 @@ def test_the_adaptive_head_takes_at_most_so_much(rows, dtype):
     assert memory.logits > real / 2
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.SparseAdam, torch.optim.SGD])
+@pytest.mark.parametrize("samples", [100, 2000])  # the peak is in the loss, or where the optimiser steps
+def test_sparse_gradients(samples, optimizer):
+    """Those of the rows that a step meets: exact if no two are of one class, at most so much else."""
+    width, classes = 4 * D, 50 * V  # so many that hardly a drawn one is the batch's, too
+
+    def make(is_each_another):
+        head = make_head("sampled", width, classes, samples=samples)
+        hidden = torch.zeros(N, width, requires_grad=True)
+        target = torch.arange(N) if is_each_another else torch.zeros(N, dtype=torch.int64)
+        steps = optimizer(head.give_sparse_gradients(), lr=0.1)
+        return Training(head, steps, lambda: head(hidden, target).loss, head)
+
+    memory = simulate(lambda: make(True))
+    assert memory.peak == pytest.approx(really(lambda: make(True)), rel=AGREES_WITHIN)
+    assert simulate(lambda: make(False)) == memory
+    assert really(lambda: make(False)) < memory.peak
+    if samples == 2000 and optimizer is torch.optim.SparseAdam:
+        rows = samples + N
+        # Their numbers and values, and the same of the shifts, whose turn it is after the rows.
+        assert memory.gradients == rows * (8 + 4 * width) + rows * (8 + 4)
+
+
 def test_a_frozen_backbone():
     rows = 16 * N
 

@@ -697,6 +697,17 @@ def wide(logits: Tensor) -> Tensor:
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
+def rows_of(table: Tensor, index: Tensor) -> Tensor:
+    """Rows of a table, widened: [C, ...], [...] -> [..., ...].
+
+    A row that many tokens take has a gradient of as many terms. ``F.embedding`` adds them up one by one in
+    the format of its table: in half precision the later ones are lost, so the table is widened first.
+    """
+    if table.requires_grad and torch.is_grad_enabled():
+        return F.embedding(index, wide(table))
+    return wide(F.embedding(index, table))
+
+
 def token_nll(logits: Tensor, target: Tensor, label_smoothing: float, spread: Tensor | float) -> Tensor:
     """(1 − ε)·nll + ε·Σ_c spread_c·(−log p_c), for logits [N, C] and target [N] -> [N].
 

@@ -103,9 +103,10 @@ def bucket_tables(partition: UnevenPartition, table: Tensor) -> list[Tensor]:
 
 
 def pair_tables(partition: UnevenPartition, table: Tensor, pairs: list[Pairs]) -> list[Tensor]:
-    """[V, ...] -> [n, width, ...], what the table says of the group of each pair; padding says anything."""
+    """[V, ...] -> [n, width, ...], what the table says of the group of each pair; padding says anything.
+    Widened, as by ``rows_of``."""
     if table.requires_grad and torch.is_grad_enabled():
-        tables = bucket_tables(partition, table)
+        tables = bucket_tables(partition, wide(table))
         by_first = {bucket.first: part for bucket, part in zip(partition.buckets, tables, strict=True)}
         return [
             F.embedding(part.rank - part.bucket.first, by_first[part.bucket.first].flatten(1)).unflatten(
@@ -117,7 +118,7 @@ def pair_tables(partition: UnevenPartition, table: Tensor, pairs: list[Pairs]) -
     for part in pairs:  # decoding opens few groups
         first = partition.edges[partition.by_size[part.rank]].unsqueeze(1)  # [n, 1]
         slots = first + torch.arange(part.bucket.width, device=first.device)
-        found.append(table[slots.clamp(max=partition.num_classes - 1)])
+        found.append(wide(table[slots.clamp(max=partition.num_classes - 1)]))
     return found
 
 

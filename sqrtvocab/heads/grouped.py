@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sqrtvocab.heads import buckets, soft
-from sqrtvocab.heads.base import in_blocks, reset_linear, token_nll
+from sqrtvocab.heads.base import in_blocks, reset_linear, rows_of, token_nll, wide
 from sqrtvocab.heads.place import autocast_dtype, spare_columns
 from sqrtvocab.heads.two_level import TwoLevelHead
 from sqrtvocab.partition import Partition
@@ -75,11 +75,12 @@ class GroupedHead(TwoLevelHead):
 
     def _member_scores(self, hidden: Tensor, groups: Tensor | slice) -> Tensor:
         def of_groups(table: Tensor) -> Tensor:  # [G, ·] -> [N, K, ·], or [K, ·] for a slice
-            return table[groups] if isinstance(groups, slice) else F.embedding(groups, table)
+            return wide(table[groups]) if isinstance(groups, slice) else rows_of(table, groups)
 
         hidden = hidden.unsqueeze(1)  # [N, 1, d]
         if self.film_scale is not None and self.film_shift is not None:
             hidden = hidden * of_groups(self.film_scale) + of_groups(self.film_shift)  # [N, K, d]
+            hidden = hidden.to(self.shared.dtype)
         spare = spare_columns(len(self.shared), hidden)
         scores = F.linear(hidden, F.pad(self.shared, (0, 0, 0, spare)))  # [N, 1 or K, ≥ S]
         return scores if self.scale is None else scores * of_groups(F.pad(self.scale, (0, spare)))
@@ -91,7 +92,8 @@ class GroupedHead(TwoLevelHead):
         rows = hidden.index_select(0, torch.cat([part.row for part in pairs]))  # [n, d]
         if self.film_scale is not None and self.film_shift is not None:
             group = self.uneven.by_size[torch.cat([part.rank for part in pairs])]  # [n]
-            rows = rows * F.embedding(group, self.film_scale) + F.embedding(group, self.film_shift)
+            rows = rows * rows_of(self.film_scale, group) + rows_of(self.film_shift, group)
+            rows = rows.to(vectors.dtype)
         if (dtype := autocast_dtype(hidden)) is not None:
             rows, vectors = rows.to(dtype), vectors.to(dtype)
         # A group's members are the first places of the shared layer.

@@ -20,6 +20,7 @@ from sqrtvocab.heads.base import (
     HeadCost,
     block_rows,
     mean_frequency,
+    rows_of,
     token_nll,
     weighted_sum,
     wide,
@@ -149,19 +150,19 @@ class TwoLevelHead(Head):
         return scores + self._shift_of(groups, scores.shape[-1])
 
     def _shift_of(self, groups: Tensor | slice, width: int) -> Tensor:
-        """Q_g of groups [...] -> [..., width], −inf at slots that are no class."""
+        """Q_g of groups [...] -> [..., width], −inf at slots that are no class; float32 at least."""
         if width * self.partition.num_groups == self.num_classes:  # no such slots
-            return self.shift[groups] if isinstance(groups, slice) else F.embedding(groups, self.shift)
+            return wide(self.shift[groups]) if isinstance(groups, slice) else rows_of(self.shift, groups)
         spare = width - self.partition.group_size
         # Decoding opens a few groups; a graph being traced should not depend on how many.
         if isinstance(groups, Tensor) and not is_compiling() and groups.numel() < self.partition.num_groups:
             sizes = self.partition.starts(groups + 1) - self.partition.starts(groups)  # [...]
             empty = torch.arange(width, device=groups.device) >= sizes.unsqueeze(-1)  # [..., width]
-            return F.pad(F.embedding(groups, self.shift), (0, spare)).masked_fill(empty, -math.inf)
+            return F.pad(rows_of(self.shift, groups), (0, spare)).masked_fill(empty, -math.inf)
         shift = F.pad(self.shift, (0, spare))  # [G, width]
         # Masking the [G, width] table costs V elements where masking the logits would cost N·S.
         shift = shift.masked_fill(self.partition.padding(width, shift.device), -math.inf)
-        return shift[groups] if isinstance(groups, slice) else F.embedding(groups, shift)
+        return wide(shift[groups]) if isinstance(groups, slice) else rows_of(shift, groups)
 
     def _nll(self, hidden: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
         group, member = self.partition.split(target)  # [N], [N]

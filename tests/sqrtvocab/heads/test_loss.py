@@ -1,5 +1,7 @@
 """Every head's loss and gradients against the dense distribution it must be equal to."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -188,6 +190,39 @@ def test_half_precision_parameters(make, device, dtype):
     assert all(p.grad.dtype == dtype and p.grad.isfinite().all() for p in head.parameters())
     assert head.log_prob(hidden.to(dtype)).dtype == torch.float32
     assert head.predict(hidden.to(dtype)).shape == (9,)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_gradients_are_summed_wide(make_grouped, dense, device, dtype):
+    """Most of 600 rows are of few classes, so that a group's tables have gradients of hundreds of terms."""
+    head = make_grouped(16, V)
+    assert_gradients_of_half(head, lambda head, hidden: dense(head, hidden).log_prob, device, dtype)
+
+
+@pytest.mark.parametrize("name", ["grouped", "grouped-linear", "grouped-low-rank"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_same_with_uneven_groups(name, dense, device, dtype):
+    group = torch.arange(V).square() * 7 // V**2  # the first are the largest
+    options = {"modulation": "both"} if name == "grouped" else {}
+    head = make_head(name, 16, V, partition=Partition.from_groups(group), **options)
+    groups = [(group == g).nonzero().flatten().tolist() for g in range(7)]
+    assert_gradients_of_half(head, lambda head, hidden: dense(head, hidden, groups).log_prob, device, dtype)
+
+
+def assert_gradients_of_half(head, log_prob, device, dtype):
+    head = head.to(device, dtype)
+    hidden = torch.randn(600, 16, device=device).to(dtype).requires_grad_()
+    target = (V * torch.rand(600, device=device) ** 4).long()
+    wide = copy.deepcopy(head).float()
+    rows = hidden.detach().float().requires_grad_()
+    head(hidden, target).loss.backward()
+    F.nll_loss(log_prob(wide, rows), target).backward()
+    pairs = {"hidden": (hidden, rows)}
+    named = zip(head.named_parameters(), wide.parameters(), strict=True)
+    pairs |= {name: (ours, theirs) for (name, ours), theirs in named}
+    for name, (ours, theirs) in pairs.items():
+        error = (ours.grad.float() - theirs.grad).norm() / theirs.grad.norm()
+        assert error < {torch.bfloat16: 0.01, torch.float16: 0.002}[dtype], (name, error)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -96,15 +96,16 @@ def training_batches(
     steps: range,
     workers: int,
     runtime: Runtime,
-    augmentation: Augmentation | None = None,
-) -> DataLoader[tuple[Tensor, Tensor]]:
-    """As `image_batches`, for all micro-batches of `steps`; the workers change the images as asked for."""
+    augmentation: Augmentation,
+) -> DataLoader[tuple[Tensor, ...]]:
+    """As `image_batches`, for all micro-batches of `steps`, and a third tensor [N, ·] for
+    `Augmentation.apply`. On the CPU it has no columns: there the workers have changed the images already."""
     return _loader(images, _Epochs(plan, steps), workers, runtime, augmentation)
 
 
 def image_batches(
     images: ImageSet, batches: Iterable[list[int]], workers: int, runtime: Runtime
-) -> DataLoader[tuple[Tensor, Tensor]]:
+) -> DataLoader[tuple[Tensor, ...]]:
     """uint8 images [N, C, height, width] in channels_last and classes [N], one pair for each list of
     indices."""
     return _loader(images, [(0, batch) for batch in batches], workers, runtime, None)
@@ -129,9 +130,9 @@ def _loader(
     workers: int,
     runtime: Runtime,
     augmentation: Augmentation | None,
-) -> DataLoader[tuple[Tensor, Tensor]]:
+) -> DataLoader[tuple[Tensor, ...]]:
     return DataLoader(
-        _WholeBatches(images, augmentation),
+        _WholeBatches(images, augmentation, leave_to_device=runtime.device.type != "cpu"),
         batch_size=None,  # an "index" is a whole batch: nothing is collated
         sampler=batches,
         num_workers=workers,
@@ -149,18 +150,20 @@ def leave_signals_to_the_trainer(worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-class _WholeBatches(Dataset[tuple[Tensor, Tensor]]):
-    def __init__(self, images: ImageSet, augmentation: Augmentation | None) -> None:
-        self.images, self.augmentation = images, augmentation
+class _WholeBatches(Dataset[tuple[Tensor, ...]]):
+    def __init__(self, images: ImageSet, augmentation: Augmentation | None, leave_to_device: bool) -> None:
+        self.images, self.augmentation, self.leave_to_device = images, augmentation, leave_to_device
 
-    def __getitem__(self, batch: Any) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, batch: Any) -> tuple[Tensor, ...]:
         epoch, indices = batch
-        pixels, classes = self.images.batch(indices)  # [N, height, width, C], [N]
+        pixels, labels = self.images.batch(indices)  # [N, height, width, C], [N]
         # Height x width x colour, seen as colour x height x width, is what channels_last means: no copy.
-        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-        if self.augmentation is not None:
-            images = self.augmentation(images, indices, epoch)
-        return images, torch.from_numpy(classes)
+        images, classes = torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.from_numpy(labels)
+        if self.augmentation is None:
+            return images, classes
+        if self.leave_to_device:
+            return images, classes, self.augmentation.draw(indices, epoch)
+        return self.augmentation(images, indices, epoch), classes, torch.empty(len(indices), 0)
 
 
 def sample_of(images: ImageSet, count: int, seed: int) -> list[int]:

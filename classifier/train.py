@@ -160,7 +160,7 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
     mixing = Mixing(config.mixup, config.cutmix)
     examples = Examples(train_images, plan, config, workers, runtime)
     planned = range(0)  # the steps that `batches` holds
-    batches: Iterator[tuple[Tensor, Tensor]] = iter(())
+    batches: Iterator[tuple[Tensor, ...]] = iter(())
     tally = Tally(("loss", "group_loss", "member_loss"), runtime)
     gradients = GradientNorms(runtime, split=split_parameters(model))
     window = Window("images", run.step, total_steps, stop, runtime)
@@ -177,9 +177,10 @@ def _train(config: TrainConfig, runtime: Runtime, stop: StopRequests) -> None:
         step_images, micro_batches = plan.items(run.step), plan.micro_batches(run.step)
         run.step += 1
         for micro_batch in range(1, micro_batches + 1):
-            images, target = window.next(batches)
-            images = images.to(runtime.device, non_blocking=True)
-            target = target.to(runtime.device, non_blocking=True)
+            batch = window.next(batches)
+            images, target, drawn = (part.to(runtime.device, non_blocking=True) for part in batch)
+            if drawn.shape[1]:  # else the workers have done it, or there is nothing to do
+                images = augmentation.apply(images, drawn)
             images, target, shares = mixing(images, target)
             with exchange_gradients(learner, now=micro_batch == micro_batches):
                 with runtime.autocast():

@@ -1,10 +1,15 @@
 """Augmented images depend on (seed, epoch, image) and on nothing else."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 from torchvision.transforms import v2
 
 from classifier.augment import DICE, MOVE, Augmentation, redrawn
+from classifier.data import training_batches
+from sqrtvocab.training import BatchPlan
 
 SIZE = 24
 
@@ -70,6 +75,65 @@ def test_flips_only_where_asked(flip, dims):
         ways = {(): image, **{dim: image.flip(dim) for dim in dims}}
         seen.add(next(way for way, expected in ways.items() if torch.equal(changed, expected)))
     assert seen == {(), *dims}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("flip", ["none", "horizontal", "vertical", "both"])
+@pytest.mark.parametrize("kind", ["none", "shift", "standard", "letters"])
+def test_a_whole_batch_at_once_is_what_the_workers_make_of_each_image(picture_batch, kind, flip, channels):
+    """What a GPU does with what the workers drew, here on the CPU, against torchvision image by image."""
+    images = picture_batch(48, channels)
+    augment = Augmentation(kind, flip, SIZE, seed=3)
+    expected = augment(images, range(48), epoch=1)
+    found = augment.apply(images, augment.draw(range(48), epoch=1))
+    assert found.dtype is torch.uint8
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    if kind != "standard":
+        assert torch.equal(found, expected)
+        return
+    difference = found.double() - expected.double()
+    assert difference.abs().max() <= 4  # each of four steps rounds to whole levels, three may stretch by 1.3
+    assert difference.abs().mean() < 0.4
+    assert difference.mean().abs() < 0.1
+    assert (expected.double() - images.double()).abs().mean() > 10  # so that this says something
+
+
+@pytest.fixture
+def picture_batch():
+    """`picture_batch(count, channels)`: smooth images, which a hundredth of a pixel does not change."""
+
+    def make(count, channels):
+        coarse = 255 * torch.rand(count, channels, 5, 5)
+        images = torch.nn.functional.interpolate(coarse, SIZE, mode="bilinear").to(torch.uint8)
+        return images.contiguous(memory_format=torch.channels_last)
+
+    return make
+
+
+def test_workers_change_images_for_the_cpu_and_only_draw_for_other_devices(picture_batch):
+    images = picture_batch(8, 3)
+    pixels = images.permute(0, 2, 3, 1).numpy()
+    held = SimpleNamespace(batch=lambda indices: (pixels[indices], np.array(indices)))
+    plan, augment = BatchPlan(8, 4, 1, seed=0), Augmentation("shift", "both", SIZE, seed=3)
+    for device in ("cpu", "meta"):
+        runtime = SimpleNamespace(device=torch.device(device))
+        for found, rows, drawn in training_batches(held, plan, range(2, 4), 0, runtime, augment):
+            expected = augment(images[rows], rows.tolist(), epoch=1)  # two steps are an epoch
+            assert not torch.equal(expected, images[rows])
+            if device == "cpu":
+                assert torch.equal(found, expected)
+                assert drawn.shape == (4, 0)
+            else:
+                assert torch.equal(found, images[rows])
+                assert torch.equal(augment.apply(found, drawn), expected)
+
+
+def test_drawing_alone_leaves_the_trainings_draws_alone():
+    before = torch.get_rng_state()
+    drawn = Augmentation("standard", "both", SIZE, 0).draw(range(6), 0)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(Augmentation("standard", "both", SIZE, 0).draw([4, 1], 0), drawn[[4, 1]])
+    assert Augmentation("none", "none", SIZE, 0).draw(range(6), 0).shape == (6, 0)
 
 
 def test_grey_images():

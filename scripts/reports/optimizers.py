@@ -12,9 +12,9 @@ from scripts.common.records import Row
 FLAT, OURS = "flat", "grouped-linear"  # contenders
 NAMES = {"sgd": "SGD", "adam": "Adam"}
 WHY = (
-    "Why: in a step of SGD the score of an output of frequency p moves by about the rate times p, and the loss "
-    "curves by p·(1 − p) along it. {numbers} At one rate the group layer is therefore unstable where a flat "
-    "head is not. A rate inverse to the largest curvature makes it stable and leaves it behind flat; "
+    "Why: in a step of SGD the score of an output of frequency p moves by about the rate times p, and the "
+    "loss curves by p·(1 − p) along it. {numbers} At one rate the group layer is therefore unstable where a "
+    "flat head is not. A rate inverse to the largest curvature makes it stable and leaves it behind flat; "
     "`head.parameter_groups` asks for one at which a token moves the score of its group, on average, as far "
     "as a flat head moves that of its word, Σ p² of the words by Σ p² of the groups. The members are as "
     "frequent as the words, and keep the full rate. Adam divides each step by the size of its gradients and "

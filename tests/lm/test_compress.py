@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from lm.compress import compress_vocab
+from lm.model import CompressedLM
 from lm.stories.write import stories
 
 L = 64
@@ -69,6 +70,20 @@ def test_starts_near_the_old_loss(trained, text):
     assert loss(fitted, validation) == pytest.approx(old, abs=0.005)
     assert old + 0.01 < loss(by_one, validation) < loss(by_frequency, validation) - 0.02
     assert loss(by_one, validation) < loss(expanded, validation) < old + 0.5
+
+
+def test_it_is_saved_and_generates_by_its_own_best_tokens(trained, text, tmp_path):
+    made = compress_vocab(copy.deepcopy(trained), calibration=text[0][:8]).eval()
+    assert made.head.group.centroids == 8
+    made.save_pretrained(tmp_path)
+    again = CompressedLM.from_pretrained(tmp_path).eval()
+    prompt = text[1][:2, :8]
+    with torch.no_grad():
+        assert torch.equal(again(prompt).logits, made(prompt).logits)
+        written = again.generate(prompt, max_new_tokens=5, min_new_tokens=5, do_sample=False)
+        for length in range(8, 13):
+            best = again(written[:, :length]).logits[:, -1].argmax(-1)
+            assert torch.equal(written[:, length], best)
 
 
 def test_groupings(trained):

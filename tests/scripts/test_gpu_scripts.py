@@ -38,9 +38,15 @@ def test_the_check_of_speed(call, tmp_path):
 
 
 def test_what_counts_as_wrong():
-    right = Numbers("flat", "bfloat16", None, 0.01, 0.02, 0.001, 0, 0)
+    right = Numbers("flat", "bfloat16", None, 0.01, 0.008, 0.001, 0, 0)
     assert right.is_right
-    for change in ({"loss": 0.1}, {"gradient": float("inf")}, {"topk": 0.03}, {"training_waits": 1}):
+    for change in (
+        {"loss": 0.1},
+        {"gradient": 0.02},
+        {"gradient": float("inf")},
+        {"topk": 0.03},
+        {"training_waits": 1},
+    ):
         assert not Numbers(**{**vars(right), **change}).is_right, change
     assert not Numbers(**{**vars(right), "dtype": "float32"}).is_right
     assert MemoryRow("flat", 100, 95).is_right

@@ -194,7 +194,7 @@ def dense_distribution(head: Head, hidden: Tensor, groups: list[list[int]] | Non
             position += 1
     logits = hidden @ torch.stack(matrix).T + torch.stack(offset)  # [N, V]
     directions = hidden @ head.group.weight.T + head.group.bias  # [N, G·K]
-    group_log_prob = directions.unflatten(1, (len(groups), -1)).exp().sum(-1).log().log_softmax(-1)  # [N, G]
+    group_log_prob = directions.unflatten(1, (len(groups), -1)).logsumexp(-1).log_softmax(-1)  # [N, G]
     member, entry = torch.zeros_like(logits), torch.zeros_like(logits)
     for g, classes in enumerate(groups):
         member = member.index_copy(1, torch.tensor(classes), logits[:, classes].log_softmax(-1))

@@ -139,8 +139,6 @@ def test_rates_for_sgd_where_nothing_is_to_be_scaled(make):
     head = make(D, V)
     only_one = torch.zeros(V).index_fill(0, torch.tensor(3), 7.0)
     assert {group["lr"] for group in head.parameter_groups(0.5, only_one)} == {0.5}
-    in_one_group = make_head("grouped-linear", D, V, num_groups=1)
-    assert {group["lr"] for group in in_one_group.parameter_groups(0.5)} == {0.5}
 
 
 # ---- costs ----

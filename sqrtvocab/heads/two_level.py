@@ -432,6 +432,8 @@ class TwoLevelHead(Head):
         average, as far as a flat head would move that of its class (``base.mean_frequency``). The members
         are as frequent as the outputs of a flat head, and need its rate."""
         counts = torch.ones(self.num_classes) if counts is None else check_counts(counts, self.num_classes)
+        if not counts.sum() > 0:
+            raise ValueError("counts are all zero: without any, rates cannot follow how frequent groups are")
         shares = (counts / counts.sum()).double().cpu()  # [V]
         order = self.partition.order
         classes = torch.arange(self.num_classes, device=None if order is None else order.device)

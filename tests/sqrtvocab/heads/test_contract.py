@@ -135,6 +135,11 @@ def test_rates_for_sgd_follow_how_frequent_groups_are(make_grouped):
     assert rates[id(head.group.bias)] == pytest.approx(2.0 * mean_of_classes / mean_of_groups, rel=1e-4)
 
 
+def test_rates_for_sgd_need_a_class_that_occurs(make_grouped):
+    with pytest.raises(ValueError, match="counts are all zero"):
+        make_grouped(D, V).parameter_groups(0.5, torch.zeros(V))
+
+
 def test_rates_for_sgd_where_nothing_is_to_be_scaled(make):
     head = make(D, V)
     only_one = torch.zeros(V).index_fill(0, torch.tensor(3), 7.0)

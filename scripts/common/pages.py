@@ -52,6 +52,14 @@ def write_figure(path: Path, figure: Figure) -> None:
     write_bytes(path, small.getvalue())
 
 
+def name_rows(panel: Axes, names: Sequence[str]) -> None:
+    """Give a chart of dots a row for each name, the first one below."""
+    plain(panel)
+    panel.grid(axis="x", color=GRID)
+    panel.set_ylim(-0.7, len(names) - 0.3)
+    panel.set_yticks(range(len(names)), names, color=INK)
+
+
 def plain(panel: Axes) -> None:
     """Give a panel the look of the paper's figures here: a pale surface and no frame but the base line."""
     panel.tick_params(labelsize=9, colors=MUTED, length=0, which="both")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scripts.common.command import values_of
 from scripts.common.jobs import SHARED, Contender, in_steps, rate_of
 from scripts.common.means import Mean
-from scripts.common.pages import GRID, INK, MUTED, WIDTH, plain, table
+from scripts.common.pages import INK, MUTED, WIDTH, name_rows, table
 from scripts.common.records import Row
 
 # matplotlib is imported where it is used: --help must not wait for it.
@@ -130,10 +130,7 @@ def draw(rows: Sequence[Row]) -> Figure:
         if any(row.get("core_seconds") for row in mine):
             right.plot(_mean(mine, "core_seconds").value, place, "o", markersize=6, color=MUTED)
     for panel in (left, right):
-        plain(panel)
-        panel.grid(axis="x", color=GRID)
-        panel.set_ylim(-0.7, len(best) - 0.3)
-        panel.set_yticks(range(len(best)), names if panel is left else [""] * len(best), color=INK)
+        name_rows(panel, names if panel is left else [""] * len(best))
     left.set_xlim(-3, 103)
     left.set_xlabel("pictures named right (%)", color=MUTED, fontsize=9)
     right.set_xlim(0, 1.15 * right.get_xlim()[1])

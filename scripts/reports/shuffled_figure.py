@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scripts.common.means import Mean
-from scripts.common.pages import GRID, INK, MUTED, WIDTH, plain
+from scripts.common.pages import INK, MUTED, WIDTH, name_rows
 from scripts.common.records import Row
 from scripts.common.shuffled import classes_of, entries_of, family_of, steps_of
 
@@ -53,10 +53,7 @@ def draw_family(left: Axes, right: Axes, rows: Sequence[Row]) -> None:
                 panel.plot(
                     Mean.of(timed).value, place, "o", markersize=10, color="C1", markerfacecolor="none",
                 )  # fmt: skip
-        plain(panel)
-        panel.grid(axis="x", color=GRID)
-        panel.set_ylim(-0.7, len(names) - 0.3)
-        panel.set_yticks(range(len(names)), names if panel is left else [""] * len(names), color=INK)
+        name_rows(panel, names if panel is left else [""] * len(names))
     left.set_xlim(-3, 103)
     left.set_xlabel("test images named (%)", color=MUTED, fontsize=9)
     left.set_title(

@@ -1,16 +1,19 @@
 """What `compress_vocab` loses on a trained flat model, by calibration tokens, and how soon training mends it.
 
-    python scripts/bench_compress.py runs/FLAT                      # a run of train_lm --head flat --no-prior
+    python scripts/bench_compress.py runs/FLAT                      # a run of train_lm --head flat
     python scripts/bench_compress.py runs/FLAT --calibration 1000 20000 --grouping frequency
     python scripts/bench_compress.py runs/FLAT --steps 50 200 --lr 0.001
 
 The model is given `grouped-linear` instead of its output layer and scored on validation text; then it is
-trained on for so many steps with Adam, and so is the flat model, to tell the two apart. Prints a table.
+trained on for so many steps with Adam, and so is the flat model, to tell the two apart. At last both write,
+taking turns. Prints two tables.
 """
 
 from __future__ import annotations
 
 import copy
+import statistics
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from scripts.common.command import command_line, read_flags, run_script, say
+from scripts.common.lm_models import WRITING_MODES
 from scripts.common.pages import table
 from sqrtvocab.errors import UserError
 from sqrtvocab.flags import at_least, positive
@@ -29,13 +33,15 @@ if TYPE_CHECKING:  # --help must not wait for torch
     from lm.model import CompressedLM
     from lm.text.corpus import Tokens
 
+NEW_TOKENS = 32
+
 
 @dataclass(frozen=True)
 class Config:
     """Loss after `compress_vocab`, by calibration tokens and further training steps."""
 
     run: tyro.conf.Positional[Path]
-    """Run folder of train_lm --head flat --no-prior."""
+    """Run folder of train_lm --head flat."""
     calibration: tuple[int, ...] = (1_000, 5_000, 20_000)
     """Tokens of the training text to calibrate by."""
     grouping: tuple[str, ...] = ("clusters", "frequency")
@@ -44,13 +50,17 @@ class Config:
     """Further training, from the largest calibration and the first grouping."""
     lr: float = 1e-3
     """Of this training, with Adam, constant."""
+    repeats: int = 5
+    """Turns of each model in writing; 0 leaves it out."""
     batch_size: int = 8
     """Sequences of a step."""
     seed: int = 0
     """Decides what text is trained on."""
 
     def __post_init__(self) -> None:
-        problems = at_least(self, 1, "batch_size") + at_least(self, 0, "seed") + positive(self, "lr")
+        problems = (
+            at_least(self, 1, "batch_size") + at_least(self, 0, "seed", "repeats") + positive(self, "lr")
+        )
         problems += [
             f"--{name}: name one or more, each at least 1"
             for name in ("calibration", "steps")
@@ -68,14 +78,16 @@ def ordinary(model: CompressedLM) -> Any:
     from transformers import AutoModelForCausalLM
 
     head: Any = model.head
-    is_flat = head.starts_from_linear and not head.has_groups
-    if not is_flat or head.bias is not None or model.adapter:
-        raise UserError("RUN: expected a run of train_lm --head flat --no-prior, without an adapter")
+    if head.has_groups or not head.starts_from_linear or model.adapter:
+        raise UserError("RUN: expected a run of train_lm --head flat, without an adapter")
     config = copy.deepcopy(model.backbone.config)
     config.tie_word_embeddings = False
     flat: Any = AutoModelForCausalLM.from_config(config)
     setattr(flat, flat.base_model_prefix, model.backbone)
-    flat.get_output_embeddings().weight = nn.Parameter(head.weight.detach().clone())
+    layer = nn.Linear(head.in_features, head.num_classes, bias=head.bias is not None)
+    state = {"weight": head.weight} if head.bias is None else {"weight": head.weight, "bias": head.bias}
+    layer.load_state_dict(state)  # a copy
+    flat.set_output_embeddings(layer)
     return flat.eval()
 
 
@@ -106,6 +118,34 @@ def trained_on(model: CompressedLM, batches: Iterator[tuple[Tensor, Tensor]], st
         optimizer.step()
         optimizer.zero_grad()
     model.eval()
+
+
+def writing_times(models: dict[str, Any], ids: Tensor, repeats: int) -> list[list[str]]:
+    """Lines of a table: milliseconds a token, with a cache, the models taking turns."""
+    import torch
+
+    lines = []
+    for mode, options in WRITING_MODES.items():
+        for count in (1, 32):
+            prompt = ids[:1].expand(count, -1)
+            times: dict[str, list[float]] = {name: [] for name in models}
+            for turn in range(repeats + 1):  # the first one warms up
+                for name, model in models.items():
+                    began = time.perf_counter()
+                    with torch.inference_mode():
+                        model.generate(
+                            prompt,
+                            attention_mask=torch.ones_like(prompt),
+                            max_new_tokens=NEW_TOKENS,
+                            eos_token_id=None,  # or a text might end early
+                            pad_token_id=0,
+                            **options,
+                        )
+                    if turn:
+                        times[name].append(1e3 * (time.perf_counter() - began) / NEW_TOKENS)
+            flat, ours = (statistics.median(spent) for spent in times.values())
+            lines.append([f"{mode}, {count}", f"{flat:.2f}", f"{ours:.2f}", f"{flat / ours:.2f}"])
+    return lines
 
 
 def main(config: Config) -> None:
@@ -151,6 +191,12 @@ def main(config: Config) -> None:
                 if grouping == config.grouping[0] and count == max(config.calibration):
                     nearest = made
         assert nearest is not None
+        writing: list[list[str]] = []
+        if config.repeats:
+            old_model = ordinary(run.model)
+            old_model.generation_config.eos_token_id = nearest.generation_config.eos_token_id = None
+            prompt = corpus.validation.batch([0], length)[0][:, : length // 4]
+            writing = writing_times({"flat": old_model, "ours": nearest}, prompt, config.repeats)
         for title, start in (("grouped-linear, trained on", nearest), ("flat, trained on", run.model)):
             for steps in config.steps:
                 model = copy.deepcopy(start)
@@ -159,6 +205,9 @@ def main(config: Config) -> None:
     print(command_line())
     print(f"\nV = {run.tokenizer.vocab_size:,}, hidden {flags.hidden_size}. {describe_machine()}.\n")
     print(table(["", "calibration tokens", "further steps", "validation loss", "less flat"], lines))
+    if writing:
+        print(f"\nWriting {NEW_TOKENS} tokens, milliseconds each; so many texts at a time:\n")
+        print(table(["", type(old_model).__name__, "grouped-linear", "times as fast"], writing))
 
 
 if __name__ == "__main__":

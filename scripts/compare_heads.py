@@ -22,7 +22,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import tyro
 
@@ -86,6 +86,10 @@ class LmFlags(CompareFlags):
     comparison = COMPARISONS["lm"]
     data: str | None = None
     """As `train_lm --data`, but not auto."""
+    tokenizer: str = "gpt2"
+    """gpt2, or train:N for a vocabulary whose every token occurs in the text."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """As `train_lm --optimizer`; sgd without weight decay, and with a --lr of its own size."""
     steps: int = 400
     """Optimiser steps of each run; the learning rate falls to zero over them."""
     hidden_size: int = 128
@@ -107,6 +111,8 @@ class LmFlags(CompareFlags):
     def problems(self) -> list[str]:
         sizes = ("hidden_size", "num_layers", "num_attention_heads", "seq_len", "batch_size")
         found = at_least(self, 1, "steps", *sizes, "eval_tokens") + positive(self, "lr")
+        if self.tokenizer != "gpt2" and not self.tokenizer.startswith("train:"):
+            found.append(f"--tokenizer {self.tokenizer}: expected gpt2 or train:N")  # a path is no definition
         return super().problems() + found + self.data_problems(self.data)
 
     def settings(self) -> tuple[str, ...]:
@@ -123,7 +129,7 @@ class LmFlags(CompareFlags):
             shape = Shape(hidden_size=32, num_layers=2, num_attention_heads=2, seq_len=64, batch_size=4)
             steps, eval_tokens = 8, 2_048
         settings = lm_settings(shape, steps, min(100, steps // 4), eval_tokens)
-        return (*settings.split(), *lm_recipe(self.lr).split())
+        return (*settings.split(), *lm_recipe(self.lr, self.tokenizer, self.optimizer).split())
 
     def text(self) -> Data:
         """What is trained on."""

@@ -126,10 +126,12 @@ IMAGES_RECIPE = (
 )
 
 
-def lm_recipe(lr: float = 1e-3) -> str:
+def lm_recipe(lr: float = 1e-3, tokenizer: str = "gpt2", optimizer: str = "adam") -> str:
     """The same for text. A head that loses at one learning rate may only want another: that is a choice."""
     rest = "--schedule cosine --weight-decay 0.1 --precision fp32"
-    return f"--tokenizer gpt2 --dropout 0.0 --lr {lr:g} {rest}"
+    if optimizer == "sgd":  # whose rates are so high that this decay would take the weights away
+        rest = "--optimizer sgd --schedule cosine --weight-decay 0 --precision fp32"
+    return f"--tokenizer {tokenizer} --dropout 0.0 --lr {lr:g} {rest}"
 
 
 def lm_settings(shape: Shape, steps: int, warmup_steps: int, eval_tokens: int) -> str:
@@ -159,6 +161,7 @@ class Comparison:
     columns: dict[str, str]  # column of the record -> heading: what a table shows beside the loss
     reference: str  # the flat head that the table compares all others with
     like: dict[str, str]  # contender -> the flat head to compare it with, like for like
+    same: dict[str, str]  # a flat head -> another form of it with the same loss, if that was trained instead
     several_rates: bool  # whether the learning rate is one of the flags
     notes: tuple[str, ...]
 
@@ -191,6 +194,7 @@ COMPARISONS = {
             "adaptive": "flat-chunked",
             "grouped-linear-tied": "flat-chunked-tied",
         },
+        same={"flat-chunked": "flat"},
         several_rates=True,
         notes=(
             "*flat-chunked* is the exact loss of *flat*, a part of the tokens at a time: equal up to "
@@ -213,6 +217,7 @@ COMPARISONS = {
         columns={"accuracy": "accuracy", "group_accuracy": "group accuracy"},
         reference="flat",
         like={},
+        same={},
         several_rates=False,
         notes=(
             "No prior: all classes are equally frequent, so it would change nothing.",

@@ -22,6 +22,7 @@ RESULTS = (
     "loss", "bits_per_byte", "accuracy", "group_accuracy", "seconds", "seconds_per_step", "peak_gib",
     "parameters", "head_parameters", "steps", "items", "training_items", "threads", "torch", "machine",
 )  # fmt: skip
+ENDING = 0.1  # share of the steps whose training loss a row tells
 _TENTHS = re.compile(r"[1-9]/10")
 SHARED = ", shared"  # at the end of a row's machine: its seconds are those of other work, too
 
@@ -142,8 +143,9 @@ class Job:
             "threads": counted[1] if counted else threads,
             "torch": config["torch"],
             "machine": (describe_processor() if where == "cpu" else where) + (SHARED if shared else ""),
+            "training_loss": ending_loss(self.folder),  # older rows have none
         }
-        return dict(zip(KEY, self.key, strict=True)) | {name: str(values[name]) for name in RESULTS}
+        return dict(zip(KEY, self.key, strict=True)) | {name: str(value) for name, value in values.items()}
 
 
 def in_steps(words: Sequence[str], steps: int) -> list[str]:
@@ -157,6 +159,14 @@ def in_steps(words: Sequence[str], steps: int) -> list[str]:
                 continue
         found.append(word)
     return found
+
+
+def with_steps(settings: tuple[str, ...], steps: int) -> tuple[str, ...]:
+    """The same settings for another number of steps, scored once at the end."""
+    words = list(settings)
+    for flag in ("--max-steps", "--eval-every"):
+        words[words.index(flag) + 1] = str(steps)
+    return tuple(words)
 
 
 def definition(contender: Contender, source: Contender | None) -> str:
@@ -200,6 +210,15 @@ def seconds_per_step(run: Path) -> float:
     points = [(0, 0.0)] + [(line["step"], 60 * line["minutes"]) for line in metrics(run, "loss/train")]
     # A run that was resumed may tell of some steps twice: only what follows on counts.
     return statistics.median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(points) if b[0] > a[0])
+
+
+def ending_loss(run: Path) -> float:
+    """The mean training loss of the last steps. In a first epoch they read what nobody has seen before, so
+    that it chooses a learning rate as validation text does, and leaves that text to the score."""
+    points = [(0, 0.0)] + [(line["step"], line["loss/train"]) for line in metrics(run, "loss/train")]
+    least = points[-1][0] * (1 - ENDING)
+    windows = [(b[0] - max(a[0], least), b[1]) for a, b in pairwise(points) if b[0] > max(a[0], least)]
+    return sum(steps * loss for steps, loss in windows) / sum(steps for steps, _ in windows)
 
 
 def metrics(run: Path, tag: str) -> list[dict[str, Any]]:

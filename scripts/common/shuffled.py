@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.common.command import values_of
-from scripts.common.jobs import KEY, RESULTS, Contender, Job, rate_of
+from scripts.common.jobs import KEY, RESULTS, Contender, Job, rate_of, with_steps
 from scripts.common.records import Key, Record, Row
 from scripts.common.runs import Train, fork
 from shapesgen.attributes import AttributeSpace
@@ -238,7 +238,7 @@ def equal_seconds(jobs: Sequence[ScoredJob], rows: Sequence[Row]) -> list[Scored
             continue
         job = by_key[_key(min(at_rates, key=lambda row: float(row["loss"])))]
         steps = max(1, round(job.steps * seconds / cost_of(at_rates)))
-        longer.append(replace(job, steps=steps, settings=_with_steps(job.settings, steps)))
+        longer.append(replace(job, steps=steps, settings=with_steps(job.settings, steps)))
     return longer
 
 
@@ -254,13 +254,6 @@ def is_near(seconds: float, others: float | None) -> bool:
 
 def _key(row: Row) -> Key:
     return tuple(row[name] for name in KEY)
-
-
-def _with_steps(settings: tuple[str, ...], steps: int) -> tuple[str, ...]:
-    words = list(settings)
-    for flag in ("--max-steps", "--eval-every"):
-        words[words.index(flag) + 1] = str(steps)
-    return tuple(words)
 
 
 def steps_of(row: Row) -> int:

@@ -11,7 +11,7 @@ from scripts.common.jobs import length_of, rate_of
 from scripts.common.means import Mean
 from scripts.common.pages import WIDTH
 from scripts.common.records import Row
-from scripts.reports.heads_rows import best_rate, families_of, losses_by_rate, timed_rows
+from scripts.reports.heads_rows import best_rates, families_of, losses_by_rate, timed_rows
 
 # matplotlib is imported where it is used: --help must not wait for it.
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def draw_panel(panel: Axes, family: Sequence[Row], comparison: Comparison) -> Po
     from matplotlib.ticker import NullLocator
 
     place, timed = timed_rows(family)
-    losses = losses_by_rate(family)
+    losses, rates = losses_by_rate(family), best_rates(family)
     swept = max(map(len, losses.values())) > 1
     points: Points = {}
     for name, by_rate in losses.items():
-        rate = best_rate(by_rate)
+        rate = rates[name]
         own = [row for row in timed if row["contender"] == name]
         # Those of the same runs, if they were timed: the machine may be another one on another day.
         own = [row for row in own if rate_of(row) == rate] or own

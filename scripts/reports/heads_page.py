@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from scripts.common.command import command_with, values_of
 from scripts.common.contenders import Comparison
@@ -10,7 +10,15 @@ from scripts.common.jobs import about_older, length_of, rate_of
 from scripts.common.means import Mean, paired
 from scripts.common.pages import table
 from scripts.common.records import Row
-from scripts.reports.heads_rows import Entry, Place, best_rate, families_of, losses_by_rate, sections
+from scripts.reports.heads_rows import (
+    Entry,
+    Place,
+    best_rates,
+    chosen_by,
+    families_of,
+    losses_by_rate,
+    sections,
+)
 
 
 def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Sequence[Row] = ()) -> str:
@@ -29,14 +37,8 @@ def document(rows: Sequence[Row], comparison: Comparison, figure: str, older: Se
         "",
         f"![Validation loss against seconds a step]({figure})",
     ]
-    for title, lines_of_table in best_rates(rows, comparison).items():
-        lines += ["", f"## Each at its best learning rate: {title}", ""]
-        lines += [
-            "By the mean loss over the seeds that a head has at a rate; `less its flat head` compares both "
-            "at their best, paired by seed.",
-            "",
-            lines_of_table,
-        ]
+    for title, parts in rate_tables(rows, comparison).items():
+        lines += ["", f"## Each at its best learning rate: {title}", "", *parts]
     for (settings, _), (place, entries) in sections(rows, comparison.contenders).items():
         lines += section(settings, place, entries, comparison)
     lines += about_older(older)
@@ -50,7 +52,7 @@ def section(settings: str, place: Place, entries: Sequence[Entry], comparison: C
     rate = rate_of(first) if comparison.several_rates else ""
     lines = [
         "",
-        f"## {length_of(first, comparison.item)}" + (f", learning rate {rate}" if rate else ""),
+        f"## {trained_on(first, comparison)}" + (f", learning rate {rate}" if rate else ""),
         "",
         f"`{settings}`, {int(first['training_items']):,} {comparison.item}s to train on. {place[0]}, "
         f"{place[1]} thread(s), torch {place[2]}.",
@@ -58,10 +60,11 @@ def section(settings: str, place: Place, entries: Sequence[Entry], comparison: C
         results_table(entries, comparison),
     ]
     losses = {entry.name: entry.losses for entry in entries}
+    flats = {name: flat_of(name, losses, comparison) for name in comparison.like if name in losses}
     found = {
         f"`{name}` less `{flat}`": paired(losses[name], losses[flat])
-        for name, flat in comparison.like.items()
-        if name in losses and flat in losses
+        for name, flat in flats.items()
+        if flat in losses
     }
     shown = [f"{pair} {mean.show(3, '+')} (n = {mean.n})" for pair, mean in found.items() if mean]
     if shown:
@@ -86,7 +89,8 @@ def flags_of(entries: Sequence[Entry], comparison: Comparison) -> dict[str, Sequ
     rows = [row for entry in entries for row in entry.rows]
     values = values_of(rows[0]["settings"])
     values["--steps"] = values["--max-steps"]
-    text = ("--data", "--hidden-size", "--num-layers", "--num-attention-heads", "--seq-len", "--lr")
+    text = ("--data", "--tokenizer", "--hidden-size", "--num-layers", "--num-attention-heads", "--seq-len")
+    text = (*text, "--optimizer", "--lr")
     known = [*(text if "--data" in values else ("--only",)), "--batch-size", "--steps"]
     known += ["--eval-tokens", "--eval-images"]
     seeds = sorted({int(row["seed"]) for row in rows})
@@ -96,8 +100,8 @@ def flags_of(entries: Sequence[Entry], comparison: Comparison) -> dict[str, Sequ
     return flags if set(names) <= set(comparison.listed) else {**flags, "--contenders": names}
 
 
-def best_rates(rows: Sequence[Row], comparison: Comparison) -> dict[str, str]:
-    """What was trained -> a table of the heads, each at the best of its learning rates.
+def rate_tables(rows: Sequence[Row], comparison: Comparison) -> dict[str, list[str]]:
+    """What was trained -> the lines about the heads, each at the best of its learning rates.
 
     Only where a head and the flat head to compare it with were both trained at several.
     """
@@ -105,26 +109,53 @@ def best_rates(rows: Sequence[Row], comparison: Comparison) -> dict[str, str]:
     for family in families_of(rows):
         losses = losses_by_rate(family)
         several = {name: by_rate for name, by_rate in losses.items() if len(by_rate) > 1}
-        if not any(name in several and flat in several for name, flat in comparison.like.items()):
+        if not any(
+            name in several and flat_of(name, several, comparison) in several for name in comparison.like
+        ):
             continue
-        best = {name: best_rate(by_rate) for name, by_rate in several.items()}
+        best = {name: rate for name, rate in best_rates(family).items() if name in several}
         at_best = {name: several[name][rate] for name, rate in best.items()}
         means = {name: Mean.of(list(found.values())) for name, found in at_best.items()}
         lines = []
         for name in sorted(best, key=lambda name: means[name].value):
-            gap = paired(at_best[name], at_best.get(comparison.like.get(name, ""), {}))
+            gap = paired(at_best[name], at_best.get(flat_of(name, at_best, comparison), {}))
             shown = "" if gap is None else f"{gap.show(3, '+')} (n = {gap.n})"
             tried = ", ".join(sorted(several[name], key=float))
             lines.append([f"`{name}`", best[name], tried, str(means[name].n), means[name].show(3), shown])
         head = ["", "best rate", "of", "n", "validation loss", "less its flat head"]
-        tables[length_of(family[0], comparison.item)] = table(head, lines)
+        by = "mean loss over the seeds that a head has at a rate"
+        if chosen_by(family) == "training_loss":
+            by = "training loss of the last tenth of the steps, on text not seen before"
+        about = f"By the {by}; `less its flat head` compares both at their best, paired by seed."
+        tables[trained_on(family[0], comparison)] = [about, "", table(head, lines)]
     return tables
+
+
+def flat_of(name: str, trained: Collection[str], comparison: Comparison) -> str:
+    """The flat head to compare another with, in the form of it that was trained; "" if there is none."""
+    flat = comparison.like.get(name, "")
+    return flat if flat in trained else comparison.same.get(flat, "")
+
+
+def trained_on(row: Row, comparison: Comparison) -> str:
+    """How long was trained, and what of the recipe is unusual: hidden width, tokens, optimiser."""
+    words = values_of(row["settings"])
+    tokenizer, optimizer = (words.get(flag, [""])[-1] for flag in ("--tokenizer", "--optimizer"))
+    parts = [length_of(row, comparison.item)]
+    if tokenizer.startswith("train:"):
+        parts += [words["--data"][-1].rstrip("/"), f"V = {int(tokenizer.removeprefix('train:')):,}"]
+    if optimizer == "sgd":
+        parts += [f"hidden {words['--hidden-size'][-1]}", "SGD"]
+    return ", ".join(parts)
 
 
 def results_table(entries: Sequence[Entry], comparison: Comparison) -> str:
     """The contenders by loss."""
+    losses = {entry.name: entry.losses for entry in entries}
     reference = comparison.reference
-    flat = next((entry.losses for entry in entries if entry.name == reference), {})
+    if reference not in losses:
+        reference = next((other for other in comparison.same.values() if other in losses), reference)
+    flat = losses.get(reference, {})
     head = ["", "head", "n", "validation loss", f"less `{reference}`", *comparison.columns.values()]
     head += ["training s", "s a step", "peak GiB", "parameters", "of the head"]
     rows = []

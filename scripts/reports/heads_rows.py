@@ -73,14 +73,25 @@ def families_of(rows: Sequence[Row]) -> list[list[Row]]:
     return list(families.values())
 
 
-def losses_by_rate(family: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
-    """Contender -> learning rate -> seed -> validation loss."""
+def losses_by_rate(family: Sequence[Row], column: str = "loss") -> dict[str, dict[str, dict[str, float]]]:
+    """Contender -> learning rate -> seed -> validation loss, or another column."""
     losses: dict[str, dict[str, dict[str, float]]] = {}
     for row in family:
-        losses.setdefault(row["contender"], {}).setdefault(rate_of(row), {})[row["seed"]] = float(row["loss"])
+        by_rate = losses.setdefault(row["contender"], {})
+        by_rate.setdefault(rate_of(row), {})[row["seed"]] = float(row[column])
     return losses
 
 
-def best_rate(by_rate: Mapping[str, Mapping[str, float]]) -> str:
-    """The learning rate with the least mean loss over its seeds."""
-    return min(by_rate, key=lambda rate: Mean.of(list(by_rate[rate].values())).value)
+def chosen_by(family: Sequence[Row]) -> str:
+    """The column that learning rates are chosen by: the training loss of the last steps if that is of text
+    nobody had seen before, so that the score does not choose; older rows lack it."""
+    fresh = all(int(row["items"]) <= int(row["training_items"]) for row in family)
+    return "training_loss" if fresh and all(row.get("training_loss") for row in family) else "loss"
+
+
+def best_rates(family: Sequence[Row]) -> dict[str, str]:
+    """Contender -> the learning rate with the least mean loss over its seeds."""
+    return {
+        name: min(by_rate, key=lambda rate: Mean.of(list(by_rate[rate].values())).value)
+        for name, by_rate in losses_by_rate(family, chosen_by(family)).items()
+    }

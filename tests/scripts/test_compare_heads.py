@@ -19,13 +19,23 @@ from PIL import Image
 
 from scripts import compare_heads as compare
 from scripts.common import runs
+from scripts.common.command import values_of
 from scripts.common.contenders import COMPARISONS, LM
-from scripts.common.jobs import KEY, Contender, Data, Job, by_definition, record_of_runs, seconds_per_step
+from scripts.common.jobs import (
+    KEY,
+    Contender,
+    Data,
+    Job,
+    by_definition,
+    ending_loss,
+    record_of_runs,
+    seconds_per_step,
+)
 from scripts.common.means import Mean, paired
 from scripts.common.pages import write_figure
 from scripts.reports.heads_figure import draw, front, ticks
-from scripts.reports.heads_page import best_rates, document
-from scripts.reports.heads_rows import best_rate, families_of, losses_by_rate, sections, timed_rows
+from scripts.reports.heads_page import document, rate_tables, trained_on
+from scripts.reports.heads_rows import best_rates, families_of, sections, timed_rows
 from sqrtvocab import HEADS, FlatHead
 from sqrtvocab.errors import UserError, exit_code
 
@@ -183,26 +193,73 @@ def test_each_head_at_its_best_learning_rate():
     flat = at_rate("0.001", "flat-chunked", (4.0, 4.2)) + at_rate("0.002", "flat-chunked", (4.1, 4.3))
     ours = at_rate("0.001", "grouped-linear", (4.1, 4.3)) + at_rate("0.002", "grouped-linear", (3.9, 3.9))
     once = at_rate("0.001", "grouped", (1.0,))  # at one rate only: nothing to choose from
-    ((title, table),) = best_rates(flat + ours + once, comparison).items()
+    ((title, (about, _, table)),) = rate_tables(flat + ours + once, comparison).items()
     assert title == "10 steps of 4,096 tokens"
+    assert about.startswith("By the mean loss over the seeds")
     # Student's t for two values is 12.706: the losses differ by 0.2, the gaps by 0.1 and 0.3.
     assert table.splitlines()[2:] == [
         "| `grouped-linear` | 0.002 | 0.001, 0.002 | 2 | 3.900 ± 0.000 | −0.200 ± 1.271 (n = 2) |",
         "| `flat-chunked` | 0.001 | 0.001, 0.002 | 2 | 4.100 ± 1.271 |  |",
     ]
-    assert best_rates(flat + ours[:2], comparison) == {}  # only the flat head has several
+    assert rate_tables(flat + ours[:2], comparison) == {}  # only the flat head has several
     other = [{**each, "data_bytes": "7"} for each in ours[2:]]  # of another text
-    assert best_rates(flat + ours[:2] + other, comparison) == {}
+    assert rate_tables(flat + ours[:2] + other, comparison) == {}
     page = document(flat + ours, comparison, "figure.png")
     assert f"## Each at its best learning rate: {title}\n" in page
     assert all(f"## {title}, learning rate {rate}\n" in page for rate in ("0.001", "0.002"))
     assert "best learning rate" not in document(flat, comparison, "figure.png")
 
 
+def test_rates_are_chosen_by_training_text_that_was_new():
+    """Not by the validation text, which gives the score, unless rows are older or read a text twice."""
+    rows = at_rate("0.001", "grouped", (4.0,)) + at_rate("0.002", "grouped", (4.1,))
+    told = [{**each, "training_loss": loss} for each, loss in zip(rows, ("3.9", "3.8"), strict=True)]
+    assert best_rates(rows) == {"grouped": "0.001"}
+    assert best_rates(told) == {"grouped": "0.002"}
+    assert best_rates([told[0], {**told[1], "training_loss": ""}]) == {"grouped": "0.001"}
+    assert best_rates([{**each, "training_items": "40959"} for each in told]) == {"grouped": "0.001"}
+
+
+def test_the_training_loss_of_the_last_tenth_of_the_steps(tmp_path):
+    lines = [
+        {"step": 50, "loss/train": 9.0},
+        {"step": 92, "loss/train": 5.0},  # two of its steps belong to the last tenth
+        {"step": 96, "loss/validation": 1.0},
+        {"step": 100, "loss/train": 2.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert ending_loss(tmp_path) == pytest.approx((2 * 5.0 + 8 * 2.0) / 10)
+
+
+def test_plain_flat_stands_in_for_its_chunked_form():
+    """They have the same loss: where only one was trained, the others are compared with that."""
+    flat = {**row("flat-chunked", 0, 4.0, 10.0), "contender": "flat", "flags": LM["flat"].flags}
+    rows = [flat, row("grouped-linear", 0, 3.9, 5.0)]
+    page = document(rows, COMPARISONS["lm"], "figure.png")
+    assert "| less `flat` |" in page
+    assert "`grouped-linear` less `flat` −0.100 (n = 1)" in page
+
+
+def test_a_section_says_what_is_unusual():
+    settings = "--data some/ --hidden-size 64 --tokenizer train:10000 --optimizer sgd --lr 2"
+    assert (
+        trained_on(row("grouped", 0, 4.0, 1.0, settings=settings), COMPARISONS["lm"])
+        == "10 steps of 4,096 tokens, some, V = 10,000, hidden 64, SGD"
+    )
+    config = compare.LmFlags(data="some", tokenizer="train:500", optimizer="sgd", lr=2.0)
+    words = values_of(" ".join(config.settings()))
+    assert [words[name] for name in ("--tokenizer", "--optimizer", "--weight-decay", "--lr")] == [
+        ["train:500"], ["sgd"], ["0"], ["2"],
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=r"--tokenizer some/path: expected gpt2 or train:N"):
+        compare.LmFlags(data="some", tokenizer="some/path")
+
+
 def test_a_section_tells_the_command_that_makes_it_again(tmp_path):
     lm = compare.LmFlags(data="stories:50", hidden_size=64, steps=30, batch_size=4, lr=0.003)
+    sgd = compare.LmFlags(data="stories:50", tokenizer="train:500", steps=30, optimizer="sgd", lr=2.0)
     images = compare.ImageFlags(steps=20, only=("texture=none", "size=large,huge"))
-    for config, kind in ((lm, compare.LmFlags), (images, compare.ImageFlags)):
+    for config, kind in ((lm, compare.LmFlags), (sgd, compare.LmFlags), (images, compare.ImageFlags)):
         comparison = config.comparison
         job = compare.plan(config, set())[0]
         key = dict(zip(KEY, job.key, strict=True))
@@ -225,7 +282,7 @@ def test_the_figure_shows_each_head_at_its_best_rate(tmp_path):
     rows = [each for rate in ("0.001", "0.002") for name in FLAGS for each in at_rate(rate, name, (4.0,))]
     (family,) = families_of(rows)
     more = [*family, *at_rate("0.1", "grouped", (3,))]
-    assert best_rate(losses_by_rate(more)["grouped"]) == "0.1"
+    assert best_rates(more)["grouped"] == "0.1"
     write_figure(tmp_path / "figure.png", draw(rows, COMPARISONS["lm"]))
     with Image.open(tmp_path / "figure.png") as figure:
         assert figure.height < 800

@@ -124,6 +124,7 @@ class _BackboneFlags(Flags):
 
 @dataclass(frozen=True)
 class _StepFlags(StepFlags):
+    lr: float = 8e-3  # the best of four for flat and for grouped-linear alike: docs/results/heads_lm.md
     schedule: Schedule = "cosine"
     warmup_steps: int = 100
     weight_decay: float = 0.1

@@ -17,6 +17,7 @@ PRESETS: dict[str, TrainConfig] = {
             head="grouped",
             grouping="index",
             prior=False,
+            lr=1e-3,
             hidden_size=size,
         )
         for size in (128, 256, 512)
@@ -28,6 +29,7 @@ PRESETS: dict[str, TrainConfig] = {
         head="grouped",
         grouping="index",
         prior=False,
+        lr=1e-3,
         hidden_size=64,
         num_layers=4,
         num_attention_heads=2,
@@ -44,7 +46,6 @@ PRESETS: dict[str, TrainConfig] = {
         num_attention_heads=4,
         seq_len=256,
         batch_size=8,
-        lr=8e-3,  # few steps want a high one: 0.003 ends at 2.2, 0.004 at 2.0
         warmup_steps=20,
         max_steps=500,
         eval_every=250,

@@ -169,6 +169,10 @@ class MachineFlags(Flags):
         return super().problems() + both
 
 
+# What the name of a run's folder leaves out. Not the defaults: it must mean the same when these change.
+UNTOLD = {"lr": 1e-3, "seed": 0}
+
+
 @dataclass(frozen=True)
 class RunFlags(Flags):
     """The run folder, what goes into it, and how its settings come out of it again."""
@@ -204,8 +208,7 @@ class RunFlags(Flags):
         if chosen := self._resumed or self.out:
             return chosen
         older = Path("runs") / self.run_name  # as it was called before learning rate and seed were told
-        usual = {field.name: field.default for field in dataclasses.fields(type(self))}
-        told = {name: vars(self)[name] for name in ("lr", "seed") if vars(self)[name] != usual[name]}
+        told = {name: vars(self)[name] for name, untold in UNTOLD.items() if vars(self)[name] != untold}
         named = older.parent / "-".join([older.name, *(f"{name}{value}" for name, value in told.items())])
         is_older = self.resume is not None and not named.exists() and self._has_begun_in(older)
         return older if is_older else named

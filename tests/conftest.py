@@ -18,6 +18,7 @@ import torch
 from hypothesis import settings
 from tqdm import tqdm
 
+from sqrtvocab.heads import two_level
 from sqrtvocab.training import Runtime, read_metrics
 
 # No deadline: machines are shared and the first call of an operator is slow. CI must not fail by chance.
@@ -41,6 +42,11 @@ torch.set_num_threads(1)
 # tqdm's own lock is shared with forked processes: one that is killed while it draws a bar would keep it.
 tqdm.set_lock(threading.RLock())
 
+# Heads of tests are small: without this none of them would search for its best classes, as large ones do.
+SMALL = {name: getattr(two_level, name) for name in ("SMALL", "SMALL_OF_BEST", "SMALL_TO_DRAW")}
+for name in SMALL:
+    setattr(two_level, name, 0)
+
 DEVICES = ["cpu"]
 if torch.cuda.is_available():
     DEVICES.append("cuda")
@@ -57,6 +63,13 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def few_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads with few classes look at all of them, as they do outside of tests."""
+    for name, value in SMALL.items():
+        monkeypatch.setattr(two_level, name, value)
 
 
 @pytest.fixture

@@ -35,6 +35,11 @@ from sqrtvocab.uneven import Bucket, UnevenPartition, check_same_groups
 # best class would have to be a large part of its group for the search to end in time.
 ALIKE = 8.0
 DENSE_ROWS = 512  # rows that share the weights of a group where all groups are opened
+# So many classes, squared, are few: all their logits take less time than the steps of a search. Measured for
+# one row and for 32, peaked and not, up to V = 32,000 (docs/LOG.md).
+SMALL = 64
+SMALL_OF_BEST = 3.0  # times k: the best k classes lie in about as many groups as they are
+SMALL_TO_DRAW = 90
 
 
 class TwoLevelHead(Head):
@@ -231,9 +236,9 @@ class TwoLevelHead(Head):
         least as probable as the next group: for a peaked distribution that is after a few groups. All groups
         are opened, many rows at a time, for a row that is still open after an eighth of them, and at once for
         one whose groups are too much alike to hope for more; and for all rows where the host cannot see which
-        are open.
+        are open, or where the classes are few.
         """
-        if not host_sees(hidden):
+        if not host_sees(hidden) or self.num_classes <= max(SMALL, SMALL_OF_BEST * k) ** 2:
             return super()._topk(hidden, k)
         group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
         ranked_log_probs, ranked = group.sort(dim=-1, descending=True)  # [N, G]
@@ -285,7 +290,7 @@ class TwoLevelHead(Head):
     ) -> tuple[Tensor, Tensor, Tensor] | None:
         """Draws the group, then the member. A group g holds fewer than P(g) / p classes more probable than p,
         which often proves enough; if not, groups are opened from the most probable down."""
-        if self.is_uneven or not host_sees(hidden):
+        if self.is_uneven or not host_sees(hidden) or self.num_classes <= SMALL_TO_DRAW**2:
             return None
         group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
         own = draw(group, generator).unsqueeze(1)  # [N, 1]

@@ -666,10 +666,10 @@ def test_presets_are_the_papers():
         paper = PRESETS[f"paper-{size}"]
         assert (paper.hidden_size, paper.num_layers, paper.num_attention_heads) == (size, 8, 8)
         assert (paper.head, paper.grouping, paper.prior) == ("grouped", "index", False)
-        assert (paper.seq_len, paper.batch_size, paper.epochs) == (512, 32, 1)
+        assert (paper.seq_len, paper.batch_size, paper.epochs, paper.lr) == (512, 32, 1, 1e-3)
     ablation = PRESETS["ablation"]
     assert (ablation.hidden_size, ablation.num_layers, ablation.num_attention_heads) == (64, 4, 2)
-    assert ablation.epochs == 0.5
+    assert (ablation.epochs, ablation.lr) == (0.5, 1e-3)
     assert all(config.preset == name for name, config in PRESETS.items())
 
 

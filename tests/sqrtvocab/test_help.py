@@ -104,7 +104,9 @@ def test_runs_with_another_rate_or_seed_have_folders_of_their_own(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     config = lm.config.TrainConfig()
     other = dataclasses.replace(config, lr=0.004, seed=2)
-    assert str(config.run_folder) == "runs/lm-gpt2-128-grouped-linear"
+    assert str(config.run_folder) == "runs/lm-gpt2-128-grouped-linear-lr0.008"
+    # What has no suffix stays what it was when 0.001 was the default.
+    assert str(dataclasses.replace(config, lr=0.001).run_folder) == "runs/lm-gpt2-128-grouped-linear"
     assert str(other.run_folder) == "runs/lm-gpt2-128-grouped-linear-lr0.004-seed2"
     # One that was begun before folders were named so is found again, by the same settings only.
     older = tmp_path / "runs" / "lm-gpt2-128-grouped-linear"

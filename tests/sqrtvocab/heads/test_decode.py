@@ -224,3 +224,18 @@ def test_rows_whose_groups_are_alike_are_not_searched(make_grouped, k, monkeypat
     assert not opened
     torch.testing.assert_close(log_probs, want.values)
     torch.testing.assert_close(head.log_prob(hidden).gather(1, classes), want.values)
+
+
+@pytest.mark.parametrize(("v", "k", "is_searched"), [(1000, 1, False), (5000, 1, True), (5000, 50, False)])
+def test_few_classes_are_not_searched(make_grouped, few_are_not_searched, monkeypatch, v, k, is_searched):
+    """All their logits take less time than the steps of a search for the best ones."""
+    head, hidden = make_grouped(5, v), 30 * torch.randn(3, 5)
+    opened, open_groups = [], head._open
+    monkeypatch.setattr(head, "_open", lambda *args: opened.append(args) or open_groups(*args))
+    assert_exact_topk(head, hidden, k)
+    assert bool(opened) == is_searched
+
+
+def test_few_classes_are_drawn_from_all_their_logits(make_grouped, few_are_not_searched):
+    assert make_grouped(5, 1000)._propose(torch.randn(3, 5), 50, None) is None
+    assert make_grouped(5, 9000)._propose(torch.randn(3, 5), 50, None) is not None

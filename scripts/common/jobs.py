@@ -93,9 +93,8 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Its run folder: another for other settings."""
-        digest = hashlib.sha256("\n".join(self.key).encode()).hexdigest()[:8]
-        return self.runs / f"{self.name}-seed{self.seed}-{digest}"
+        """Its run folder."""
+        return self.runs / run_name(self.key)
 
     def flags(self) -> list[str]:
         """The flags of the trainer."""
@@ -146,6 +145,12 @@ class Job:
             "training_loss": ending_loss(self.folder),  # older rows have none
         }
         return dict(zip(KEY, self.key, strict=True)) | {name: str(value) for name, value in values.items()}
+
+
+def run_name(key: Key) -> str:
+    """The name of the run folder of the row with this key: another for other settings."""
+    digest = hashlib.sha256("\n".join(key).encode()).hexdigest()[:8]
+    return f"{key[0]}-seed{key[1]}-{digest}"
 
 
 def in_steps(words: Sequence[str], steps: int) -> list[str]:

@@ -29,7 +29,9 @@ from scripts.common.jobs import (
     by_definition,
     ending_loss,
     record_of_runs,
+    run_name,
     seconds_per_step,
+    with_steps,
 )
 from scripts.common.means import Mean, paired
 from scripts.common.pages import write_figure
@@ -379,6 +381,20 @@ def test_a_row_tells_whose_embedding_was_clustered(tmp_path):
         assert by_definition([row], {"source": ours, "ours": source.contender}) == ([], [row])
         keys.append(job.key)
     assert keys[0] != keys[1]
+
+
+def test_the_same_settings_for_another_number_of_steps():
+    words = ("--lr", "9", "--max-steps", "9", "--eval-every", "9", "--eval-tokens", "9")
+    changed = ("--lr", "9", "--max-steps", "70", "--eval-every", "70", "--eval-tokens", "9")
+    assert with_steps(words, 70) == changed
+
+
+def test_a_row_tells_its_run_folder(tmp_path):
+    """And folders keep their names: what is trained would be lost to a record."""
+    job = Job("t", "flat", Contender("", "--head flat"), 3, ("--lr", "1"), 1, tmp_path)
+    row = dict(zip(KEY, job.key, strict=True))
+    assert tmp_path / run_name(record_of_runs(tmp_path).key_of(row)) == job.folder
+    assert job.folder.name == "flat-seed3-0b159ee1"
 
 
 def test_every_contender_is_a_command_that_its_trainer_takes():

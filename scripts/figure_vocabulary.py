@@ -130,7 +130,7 @@ def whole_runs(trials: Sequence[Job], record: Record, minutes: float) -> list[Jo
     jobs = []
     for trial in trials:
         if trial.key in done:  # --max-minutes may have ended the trials
-            steps = max(TRIAL_STEPS + 1, round(60 * minutes / float(done[trial.key]["seconds_per_step"])))
+            steps = max(1, round(60 * minutes / float(done[trial.key]["seconds_per_step"])))
             settings = list(with_steps(trial.settings, steps))
             settings[settings.index("--warmup-steps") + 1] = str(max(1, min(WARMUP_STEPS, steps // 5)))
             settings[settings.index("--eval-tokens") + 1] = "0"

@@ -71,22 +71,26 @@ def size_of(row: Row) -> int | None:
 
 
 def sections(rows: Sequence[Row]) -> list[Section]:
-    """The whole runs of a record in parts that compare, as the record has them; a part's entries by V.
-
-    The minutes asked for are those that a run's steps take at the speed of its trial.
-    """
+    """The whole runs of a record in parts that compare, as the record has them; a part's entries by V."""
     trials = {_without(row, _LENGTH): row for row in rows if not is_whole(row)}
     parts: dict[tuple[tuple[str, ...], float], dict[tuple[int, str, str], Entry]] = {}
     for row in rows:
         trial, size = trials.get(_without(row, _LENGTH)), size_of(row)
         if not is_whole(row) or trial is None or size is None:
             continue
-        minutes = float(f"{int(row['steps']) * float(trial['seconds_per_step']) / 60:.2g}")
+        minutes = minutes_of(int(row["steps"]), float(trial["seconds_per_step"]))
         shared = (_settings(row, (*_LENGTH, *_VOCABULARY)), row["data_bytes"], row["machine"], row["threads"])
         entries = parts.setdefault((shared, minutes), {})
         named = (size, row["contender"], vocabulary_of(row))
         entries.setdefault(named, Entry(named[1], named[2], size)).rows.append(row)
     return [Section(minutes, [part[name] for name in sorted(part)]) for (_, minutes), part in parts.items()]
+
+
+def minutes_of(steps: int, seconds_per_step: float) -> float:
+    """The minutes that were asked for: of all that come to so many steps, the number that is shortest."""
+    exact, half = steps * seconds_per_step / 60, seconds_per_step / 120
+    shortest = (float(f"{exact:.{digits}g}") for digits in range(1, 17))
+    return next((minutes for minutes in shortest if abs(minutes - exact) <= half), exact)
 
 
 def _without(row: Row, flags: Sequence[str]) -> tuple[str, ...]:

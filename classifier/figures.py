@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.figure import Figure
 
 from shapesgen.attributes import AttributeSpace
 from sqrtvocab.training.score_figures import WIDTH, matrix_figure, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CONFUSED = ("shape", "pattern", "rotation", "colour")
 _COLUMNS = 2

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
-from torchvision.transforms import v2
 
 
 class Mixing:
@@ -18,8 +19,12 @@ class Mixing:
     """
 
     def __init__(self, mixup: float, cutmix: float) -> None:
-        kinds = {v2.MixUp: mixup, v2.CutMix: cutmix}
-        self.transforms = [kind(alpha=alpha) for kind, alpha in kinds.items() if alpha > 0]
+        self.transforms: list[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = []
+        if mixup or cutmix:
+            from torchvision.transforms import v2  # slow to import, and few runs mix
+
+            kinds = {v2.MixUp: mixup, v2.CutMix: cutmix}
+            self.transforms = [kind(alpha=alpha) for kind, alpha in kinds.items() if alpha > 0]
 
     def __call__(self, images: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """uint8 [N, C, height, width], classes [N] -> mixed images in float32, classes [N, 2] and their

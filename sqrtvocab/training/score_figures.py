@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from sqrtvocab.training.logbook import Logbook
 from sqrtvocab.training.score_report import GroupName, groups_in_markdown, score_document
 from sqrtvocab.training.scores import BINS, Scores
+
+if TYPE_CHECKING:  # a training must not wait for matplotlib before there is anything to draw
+    from matplotlib.figure import Figure
 
 # TensorBoard shows a picture about 345 pixels wide: at 100 dots an inch nothing is scaled down.
 WIDTH, HEIGHT = 3.45, 3.15  # inches
@@ -94,6 +97,8 @@ def matrix_figure(
         labels: of rows and columns; None numbers them.
         span: what the numbers go up to, where several things share a cell.
     """
+    from matplotlib.ticker import MaxNLocator
+
     total = counts.sum(1, keepdims=True)
     shares = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
     figure = new_figure()
@@ -130,4 +135,6 @@ def matrix_figure(
 
 def new_figure(width: float = WIDTH, height: float = HEIGHT) -> Figure:
     """A figure without pyplot: no global state, nothing to close, no display needed."""
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), dpi=100)

@@ -89,8 +89,8 @@ def flags_of(entries: Sequence[Entry], comparison: Comparison) -> dict[str, Sequ
     rows = [row for entry in entries for row in entry.rows]
     values = values_of(rows[0]["settings"])
     values["--steps"] = values["--max-steps"]
-    text = ("--data", "--tokenizer", "--hidden-size", "--num-layers", "--num-attention-heads", "--seq-len")
-    text = (*text, "--optimizer", "--lr")
+    shape = ("--hidden-size", "--num-layers", "--num-attention-heads", "--seq-len")
+    text = ("--data", "--tokenizer", *shape, "--optimizer", "--lr")
     known = [*(text if "--data" in values else ("--only",)), "--batch-size", "--steps"]
     known += ["--eval-tokens", "--eval-images"]
     seeds = sorted({int(row["seed"]) for row in rows})

@@ -179,7 +179,9 @@ class TrainConfig(_RunFlags, _MachineFlags, _StepFlags, _BackboneFlags, _TextFla
         "vocab": "whole", "vocab_parallel": False,
     }  # fmt: skip
 
-    preset: Literal["default", "paper-128", "paper-256", "paper-512", "ablation", "quickstart"] = "default"
+    preset: Literal[
+        "default", "fast", "paper-128", "paper-256", "paper-512", "ablation", "quickstart"
+    ] = "default"  # fmt: skip
 
     def problems(self) -> list[str]:
         problems = super().problems()

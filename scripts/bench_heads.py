@@ -3,6 +3,7 @@
     python scripts/bench_heads.py --quick                 # about a minute
     python scripts/bench_heads.py                         # the paper's shapes, about half an hour on one core
     python scripts/bench_heads.py --tables train --shape 4096 128 50257  # tokens, hidden width, classes
+    python scripts/bench_heads.py --tables train --contenders flat grouped --shape 2048 1024 262144
     python scripts/bench_heads.py --tables uneven         # 1,000 groups of uneven sizes against equal ones
     python scripts/bench_heads.py --tables soft --shape 4096 128 50257   # 8 weighted targets against one
     python scripts/bench_heads.py --json heads.json
@@ -67,6 +68,9 @@ class Config:
     tables: Literal["all", "train", "decode", "soft", "uneven"] = "all"
     """Forward and backward, decoding, or both; soft: forward and backward with 8 weighted classes as the
     target of each row, against one; uneven: the same with groups of uneven sizes, against equal ones."""
+    contenders: tuple[str, ...] = ()
+    """Rows of --tables train to race, where memory does not hold all: each keeps its weights and what it
+    freed. All of them by default."""
     targets: Literal["zipf", "uniform"] = "zipf"
     """How the targets are distributed: as words are (rank 1 is class 0), or all classes alike."""
     repeats: int = 5
@@ -82,6 +86,14 @@ class Config:
         problems = at_least(self, 1, "repeats", "threads")
         if self.shape is not None and min(self.shape) < 1:
             problems.append(f"--shape must be positive, got {self.shape}")
+        if self.contenders and self.tables != "train":
+            problems.append("--contenders: only for --tables train")
+        known = contenders(Work(1, 1, 4)) if self.contenders else {}  # imports torch
+        problems += [
+            f"--contenders {name!r}: expected some of {', '.join(known)}"
+            for name in self.contenders
+            if name not in known
+        ]
         if problems := [*problems, *json_problems(self.json)]:
             raise UserError("; ".join(problems))
 
@@ -111,7 +123,9 @@ def tables(config: Config) -> Iterator[Table]:
             yield Table(f"soft {title}, {work}", steps, BASELINE_SOFT, work)
     for shape in shapes if config.tables in ("all", "train") else ():
         work = Work(*shape, config.targets, config.device)
-        yield Table(f"train {work}", contenders(work), BASELINE, work)
+        racing = contenders(work)
+        chosen = {name: racing[name] for name in config.contenders} or racing
+        yield Table(f"train {work}", chosen, BASELINE, work)
     if config.tables not in ("all", "decode"):
         return
     shape = config.shape or (QUICK_DECODE_SHAPE if config.quick else DECODE_SHAPE)

@@ -21,6 +21,12 @@ def test_a_small_shape(call, tmp_path):
     assert all(name in result.stdout for name in rows)
 
 
+def test_some_contenders_of_a_table():
+    """Where memory does not hold all, parts are raced, each with what it is compared with."""
+    (table,) = tables(Config(tables="train", shape=(8, 4, 9), contenders=("flat", "bound: two GEMMs")))
+    assert list(table.contenders) == ["flat", "bound: two GEMMs"]
+
+
 def test_a_head_that_joins_the_registry_is_measured(monkeypatch):
     monkeypatch.setitem(HEADS, "mine", GroupedLinearHead)
     assert {"mine", "mine, tied"} <= set(contenders(Work(64, 16, 400)))
@@ -35,6 +41,8 @@ def test_a_head_that_joins_the_registry_is_measured(monkeypatch):
         (("--repeats", 0), "--repeats must be at least 1"),
         (("--shape", 0, 1, 1), "--shape must be positive"),
         (("--json", "/no/such/folder/x.json"), "--json: no folder /no/such/folder"),
+        (("--contenders", "flat"), "--contenders: only for --tables train"),
+        (("--tables", "train", "--contenders", "flut"), "--contenders 'flut': expected some of flat, "),
         (("--bogus",), "Unrecognized options: --bogus"),
     ],
 )

@@ -52,7 +52,7 @@ def tokenizer_files(tokenizer: TextTokenizer, context: int) -> dict[str, object]
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
     }
-    # As the text that it is: Python takes most of a second to lay out 100,000 tokens and merges as JSON.
+    # As the text that it is: Python takes a quarter of a second to lay out 100,000 tokens and merges.
     return {"tokenizer.json": core.to_str(pretty=True) + "\n", "tokenizer_config.json": settings}
 
 

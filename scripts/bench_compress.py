@@ -120,8 +120,8 @@ def trained_on(model: CompressedLM, batches: Iterator[tuple[Tensor, Tensor]], st
     model.eval()
 
 
-def writing_times(models: dict[str, Any], ids: Tensor, repeats: int) -> list[list[str]]:
-    """Lines of a table: milliseconds a token, with a cache, the models taking turns."""
+def writing_times(models: dict[str, Any], ids: Tensor, new: int, repeats: int) -> list[list[str]]:
+    """Lines of a table: milliseconds a token of `new` ones, with a cache, the models taking turns."""
     import torch
 
     lines = []
@@ -136,13 +136,13 @@ def writing_times(models: dict[str, Any], ids: Tensor, repeats: int) -> list[lis
                         model.generate(
                             prompt,
                             attention_mask=torch.ones_like(prompt),
-                            max_new_tokens=NEW_TOKENS,
+                            max_new_tokens=new,
                             eos_token_id=None,  # or a text might end early
                             pad_token_id=0,
                             **options,
                         )
                     if turn:
-                        times[name].append(1e3 * (time.perf_counter() - began) / NEW_TOKENS)
+                        times[name].append(1e3 * (time.perf_counter() - began) / new)
             flat, ours = (statistics.median(spent) for spent in times.values())
             lines.append([f"{mode}, {count}", f"{flat:.2f}", f"{ours:.2f}", f"{flat / ours:.2f}"])
     return lines
@@ -196,7 +196,8 @@ def main(config: Config) -> None:
             old_model = ordinary(run.model)
             old_model.generation_config.eos_token_id = nearest.generation_config.eos_token_id = None
             prompt = corpus.validation.batch([0], length)[0][:, : length // 4]
-            writing = writing_times({"flat": old_model, "ours": nearest}, prompt, config.repeats)
+            new = min(NEW_TOKENS, length - prompt.shape[1])
+            writing = writing_times({"flat": old_model, "ours": nearest}, prompt, new, config.repeats)
         for title, start in (("grouped-linear, trained on", nearest), ("flat, trained on", run.model)):
             for steps in config.steps:
                 model = copy.deepcopy(start)
@@ -206,7 +207,7 @@ def main(config: Config) -> None:
     print(f"\nV = {run.tokenizer.vocab_size:,}, hidden {flags.hidden_size}. {describe_machine()}.\n")
     print(table(["", "calibration tokens", "further steps", "validation loss", "less flat"], lines))
     if writing:
-        print(f"\nWriting {NEW_TOKENS} tokens, milliseconds each; so many texts at a time:\n")
+        print(f"\nWriting {new} tokens, milliseconds each; so many texts at a time:\n")
         print(table(["", type(old_model).__name__, "grouped-linear", "times as fast"], writing))
 
 

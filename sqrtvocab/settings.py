@@ -187,7 +187,7 @@ class RunFlags(Flags):
 
     out: Path | None = None
     """Run folder; by default one in runs/ that is named after the main settings, with the learning rate and
-    the seed where they are not the usual ones. TensorBoard overlays the runs of one parent."""
+    the seed where they are not 0.001 and 0. TensorBoard overlays the runs of one parent."""
     resume: str | None = None
     """auto: continue the run in --out if it has begun, else begin. A path: continue the run in that folder,
     with its settings unless other flags are given."""

@@ -43,7 +43,9 @@ torch.set_num_threads(1)
 tqdm.set_lock(threading.RLock())
 
 # Heads of tests are small: without this none of them would search for its best classes, as large ones do.
-SMALL = {name: getattr(two_level, name) for name in ("SMALL", "SMALL_OF_BEST", "SMALL_TO_DRAW")}
+SMALL = {
+    name: getattr(two_level, name) for name in ("SMALL", "SMALL_OF_BEST", "SMALL_AT_MOST", "SMALL_TO_DRAW")
+}
 for name in SMALL:
     setattr(two_level, name, 0)
 

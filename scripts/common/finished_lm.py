@@ -51,7 +51,7 @@ class Part(Documents):
         return f"{self.whole.choice}, {self.limit} bytes"
 
     def __iter__(self) -> Iterator[str]:
-        every, left = max(1, self.whole.size // self.limit), self.limit
+        every, left = -(-self.whole.size // self.limit), self.limit
         for document in islice(self.whole, None, None, every):
             data = document.encode()[:left]
             left -= len(data)

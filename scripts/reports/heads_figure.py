@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scripts.common.contenders import Comparison
-from scripts.common.jobs import length_of, rate_of
+from scripts.common.jobs import rate_of
 from scripts.common.means import Mean
 from scripts.common.pages import WIDTH
 from scripts.common.records import Row
-from scripts.reports.heads_rows import best_rates, families_of, losses_by_rate, timed_rows
+from scripts.reports.heads_rows import best_rates, families_of, losses_by_rate, timed_rows, trained_on
 
 # matplotlib is imported where it is used: --help must not wait for it.
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def draw_panel(panel: Axes, family: Sequence[Row], comparison: Comparison) -> Po
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter("{x:,.5g}")
     panel.set(xlabel=f"seconds a training step, median ({place[0]}, {place[1]} thread(s))")
-    panel.set(ylabel="validation loss (nats)", title=length_of(family[0], comparison.item))
+    panel.set(ylabel="validation loss (nats)", title=trained_on(family[0], comparison))
     panel.grid(alpha=0.3, which="both")
     if swept:
         panel.plot([], [], "o", color="C0", markersize=5, label="at the best learning rate of several")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from scripts.common.command import command_with, values_of
 from scripts.common.contenders import Comparison
-from scripts.common.jobs import about_older, length_of, rate_of
+from scripts.common.jobs import about_older, rate_of
 from scripts.common.means import Mean, paired
 from scripts.common.pages import table
 from scripts.common.records import Row
@@ -18,6 +18,7 @@ from scripts.reports.heads_rows import (
     families_of,
     losses_by_rate,
     sections,
+    trained_on,
 )
 
 
@@ -132,21 +133,9 @@ def rate_tables(rows: Sequence[Row], comparison: Comparison) -> dict[str, list[s
 
 
 def flat_of(name: str, trained: Collection[str], comparison: Comparison) -> str:
-    """The flat head to compare another with, in the form of it that was trained; "" if there is none."""
+    """The flat head to compare another with, in the form of it that was trained."""
     flat = comparison.like.get(name, "")
     return flat if flat in trained else comparison.same.get(flat, "")
-
-
-def trained_on(row: Row, comparison: Comparison) -> str:
-    """How long was trained, and what of the recipe is unusual: hidden width, tokens, optimiser."""
-    words = values_of(row["settings"])
-    tokenizer, optimizer = (words.get(flag, [""])[-1] for flag in ("--tokenizer", "--optimizer"))
-    parts = [length_of(row, comparison.item)]
-    if tokenizer.startswith("train:"):
-        parts += [words["--data"][-1].rstrip("/"), f"V = {int(tokenizer.removeprefix('train:')):,}"]
-    if optimizer == "sgd":
-        parts += [f"hidden {words['--hidden-size'][-1]}", "SGD"]
-    return ", ".join(parts)
 
 
 def results_table(entries: Sequence[Entry], comparison: Comparison) -> str:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scripts.common.jobs import SHARED, Contender, rate_of
+from scripts.common.command import values_of
+from scripts.common.contenders import Comparison
+from scripts.common.jobs import SHARED, Contender, length_of, rate_of
 from scripts.common.means import Mean
 from scripts.common.records import Row
 
@@ -80,6 +82,22 @@ def losses_by_rate(family: Sequence[Row], column: str = "loss") -> dict[str, dic
         by_rate = losses.setdefault(row["contender"], {})
         by_rate.setdefault(rate_of(row), {})[row["seed"]] = float(row[column])
     return losses
+
+
+def trained_on(row: Row, comparison: Comparison) -> str:
+    """How long was trained, and what of the recipe is unusual: tokens, hidden width, optimiser."""
+    words = values_of(row["settings"])
+    tokenizer, hidden, optimizer = (
+        words.get(flag, [""])[-1] for flag in ("--tokenizer", "--hidden-size", "--optimizer")
+    )
+    parts = [length_of(row, comparison.item)]
+    if tokenizer.startswith("train:"):
+        parts += [words["--data"][-1].rstrip("/"), f"V = {int(tokenizer.removeprefix('train:')):,}"]
+    if hidden not in ("", "128"):
+        parts.append(f"hidden {hidden}")
+    if optimizer == "sgd":
+        parts.append("SGD")
+    return ", ".join(parts)
 
 
 def chosen_by(family: Sequence[Row]) -> str:

@@ -145,14 +145,21 @@ def _best(part: Section) -> list[str]:
     for head in (OURS, THEIRS):
         mine = [entry for entry in part.entries if entry.head == head]
         best[head] = min(mine, key=lambda entry: entry.mean("bits_per_byte").value)
-    ours, theirs = (best[head].mean("bits_per_byte").value for head in (OURS, THEIRS))
+    scores = (
+        {row["seed"]: float(row["bits_per_byte"]) for row in best[head].rows} for head in (OURS, THEIRS)
+    )
+    gap = paired(*scores)
     shown = ", ".join(
         f"`{head}` with `{entry.vocabulary}` (V = {entry.size:,}, {entry.mean('bits_per_byte').show(3)})"
         for head, entry in best.items()
     )
-    needs = "gains by groups" if ours < theirs else "needs no groups"
-    gap = Mean.of([ours - theirs]).show(3, "+")
-    return [f"Each at its best: {shown}; who may choose V {needs} here ({gap})."]
+    if gap is None:
+        return [f"Each at its best: {shown}."]
+    if gap.half is not None and abs(gap.value) <= gap.half:
+        needs = "cannot tell whether groups gain"
+    else:
+        needs = "gains by groups" if gap.value < 0 else "needs no groups"
+    return [f"Each at its best: {shown}; who may choose V {needs} here ({gap.show(3, '+')}, n = {gap.n})."]
 
 
 def _by_seed(part: Section, head: str, size: int) -> dict[str, float]:

@@ -35,10 +35,10 @@ from sqrtvocab.uneven import Bucket, UnevenPartition, check_same_groups
 # best class would have to be a large part of its group for the search to end in time.
 ALIKE = 8.0
 DENSE_ROWS = 512  # rows that share the weights of a group where all groups are opened
-# So many classes, squared, are few: all their logits take less time than the steps of a search. Measured for
-# one row and for 32, peaked and not, up to V = 32,000 (docs/LOG.md).
+# So many classes, squared, are few: all their logits take less time than the steps of a search (docs/LOG.md).
 SMALL = 64
 SMALL_OF_BEST = 3.0  # times k: the best k classes lie in about as many groups as they are
+SMALL_AT_MOST = 150  # however large k is
 SMALL_TO_DRAW = 90
 
 
@@ -238,7 +238,8 @@ class TwoLevelHead(Head):
         one whose groups are too much alike to hope for more; and for all rows where the host cannot see which
         are open, or where the classes are few.
         """
-        if not host_sees(hidden) or self.num_classes <= max(SMALL, SMALL_OF_BEST * k) ** 2:
+        few = max(SMALL, min(SMALL_OF_BEST * k, SMALL_AT_MOST))
+        if not host_sees(hidden) or self.num_classes <= few**2:
             return super()._topk(hidden, k)
         group = F.log_softmax(wide(self.group(hidden)), dim=-1)  # [N, G]
         ranked_log_probs, ranked = group.sort(dim=-1, descending=True)  # [N, G]

@@ -102,8 +102,17 @@ SAMPLING = {
 
 @pytest.mark.parametrize("settings", SAMPLING.values(), ids=SAMPLING)
 def test_sampling_draws_from_the_same_distribution(make, prompts, settings):
+    assert_same_distribution(make(), prompts, settings)
+
+
+@pytest.mark.parametrize("name", ["cool top-k", "top-p", "penalty"])
+def test_few_tokens_are_drawn_from_the_same_distribution(make, prompts, few_are_not_searched, name):
+    assert_same_distribution(make(), prompts, SAMPLING[name])
+
+
+def assert_same_distribution(model, prompts, settings):
     """Chi-square against what the processors of `transformers` make of the dense log-probabilities."""
-    model, draws = make(), 4000
+    draws = 4000
     prompt = prompts[:1]
     options = {"do_sample": True, "max_new_tokens": 1, "pad_token_id": 0, **settings}
     dense = model.generate(prompt, return_dict_in_generate=True, output_scores=True, **options)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import ChainMap
 from dataclasses import replace
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -671,6 +672,7 @@ def test_presets_are_the_papers():
     assert (ablation.hidden_size, ablation.num_layers, ablation.num_attention_heads) == (64, 4, 2)
     assert (ablation.epochs, ablation.lr) == (0.5, 1e-3)
     assert all(config.preset == name for name, config in PRESETS.items())
+    assert set(PRESETS) == set(get_args(get_type_hints(TrainConfig)["preset"]))
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from lm.cli import train_main
 
 FLAGS = (
     "--data stories:60 --tokenizer train:300 --hidden-size 16 --num-layers 1 --num-attention-heads 2 "
-    "--seq-len 64 --batch-size 4 --max-steps 3 --eval-tokens 0 --sample-every 0 --device cpu --head flat"
+    "--seq-len 32 --batch-size 4 --max-steps 3 --eval-tokens 0 --sample-every 0 --device cpu --head flat"
 )
 
 

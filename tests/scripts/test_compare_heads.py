@@ -36,8 +36,8 @@ from scripts.common.jobs import (
 from scripts.common.means import Mean, paired
 from scripts.common.pages import write_figure
 from scripts.reports.heads_figure import draw, front, ticks
-from scripts.reports.heads_page import document, rate_tables, trained_on
-from scripts.reports.heads_rows import best_rates, families_of, sections, timed_rows
+from scripts.reports.heads_page import document, rate_tables
+from scripts.reports.heads_rows import best_rates, families_of, sections, timed_rows, trained_on
 from sqrtvocab import HEADS, FlatHead
 from sqrtvocab.errors import UserError, exit_code
 
@@ -118,7 +118,7 @@ def test_table_and_figure_of_a_record(call, tmp_path):
     assert cells[2:5] == ["3", f"4.017 ± {half:.3f}", f"−0.117 ± {gap:.3f}"]
     assert cells[6:] == ["25.0 ± 0.0 %", "100", "10.00", "1.50", "1,234,567", "4,321"]
     assert "| 1 | 5.000 | +1.000 |" in lines[2]  # one seed: no interval
-    assert "## 10 steps of 4,096 tokens\n" in page
+    assert "## 10 steps of 4,096 tokens, hidden 16\n" in page
     assert f'settings="{SETTINGS}"\n' in page
     assert f"train_lm $settings {FLAGS['flat-chunked']}  # flat-chunked\n" in page
     assert f"`grouped-linear` less `flat-chunked` −0.117 ± {gap:.3f} (n = 3)" in page
@@ -196,7 +196,7 @@ def test_each_head_at_its_best_learning_rate():
     ours = at_rate("0.001", "grouped-linear", (4.1, 4.3)) + at_rate("0.002", "grouped-linear", (3.9, 3.9))
     once = at_rate("0.001", "grouped", (1.0,))  # at one rate only: nothing to choose from
     ((title, (about, _, table)),) = rate_tables(flat + ours + once, comparison).items()
-    assert title == "10 steps of 4,096 tokens"
+    assert title == "10 steps of 4,096 tokens, hidden 16"
     assert about.startswith("By the mean loss over the seeds")
     # Student's t for two values is 12.706: the losses differ by 0.2, the gaps by 0.1 and 0.3.
     assert table.splitlines()[2:] == [

@@ -399,7 +399,7 @@ def test_quick_and_what_comes_afterwards(call, forked, tmp_path):
     record, after = tmp_path / "out" / "vocabulary.csv", tmp_path / "out" / "vocabulary_after.csv"
     before = record.read_bytes()
     trained = record_of_runs(record).rows()
-    assert set(trained[0]) == {*KEY, *RESULTS}
+    assert set(trained[0]) == {*KEY, *RESULTS, "training_loss"}
     assert len(trained) == 12
     with after.open(newline="") as file:
         sizes = [int(row["vocab_size"]) for row in csv.DictReader(file)]

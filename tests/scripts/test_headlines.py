@@ -120,7 +120,7 @@ def facts():
         float(row["loss"])
         for row in rows_of("heads_lm.csv")
         if row["contender"] == "grouped-linear" and "--lr 0.008" in row["settings"]
-        and "--hidden-size 128 " in row["settings"]
+        and "--hidden-size 128 " in row["settings"] and "--max-steps 300 " in row["settings"]
     ]  # fmt: skip
     mean = sum(three) / len(three)
     yield "loss of grouped-linear", f"{mean:.2f}", {

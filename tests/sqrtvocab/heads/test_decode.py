@@ -136,7 +136,17 @@ def assert_drawn_from(samples, probabilities):
 def test_sampling_frequencies(make, randomise, monkeypatch, temperature, top_k):
     """Two hidden states in turn, in many blocks: rows must not be mixed up."""
     monkeypatch.setattr("sqrtvocab.heads.base.BLOCK_ELEMENTS", 50_000)
-    head = randomise(make(D, 41, Partition.random(41)))
+    assert_samples(randomise(make(D, 41, Partition.random(41))), temperature, top_k)
+
+
+@pytest.mark.parametrize(("temperature", "top_k"), [(0.6, None), (1.0, 10), (0.7, 10)])
+def test_sampling_frequencies_of_few_classes(
+    make_grouped, randomise, few_are_not_searched, temperature, top_k
+):
+    assert_samples(randomise(make_grouped(D, 41, Partition.random(41))), temperature, top_k)
+
+
+def assert_samples(head, temperature, top_k):
     hidden = 0.3 * torch.randn(2, D)
     logits = head.log_prob(hidden) / temperature
     if top_k is not None:

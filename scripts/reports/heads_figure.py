@@ -26,11 +26,13 @@ Points = dict[str, tuple[float, float]]  # contender -> (seconds a step, loss)
 def draw(rows: Sequence[Row], comparison: Comparison) -> Figure:
     """Validation loss at the best learning rate against seconds a step, the Pareto front as a line.
 
-    A panel for all that differs only in the learning rate, on which the seconds do not depend.
+    A panel for all that differs only in the learning rate, on which the seconds do not depend. Of two heads
+    alone the table tells as much, so they have a panel only if nothing else has.
     """
     from matplotlib.figure import Figure
 
     parts = [family for family in families_of(rows) if timed_rows(family)[1]]
+    parts = [family for family in parts if len({row["contender"] for row in family}) > 2] or parts
     figure = Figure(
         figsize=(WIDTH, (5.2 if len(parts) < 3 else 4.5) * max(1, len(parts))), layout="constrained"
     )

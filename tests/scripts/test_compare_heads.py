@@ -290,6 +290,12 @@ def test_the_figure_shows_each_head_at_its_best_rate(tmp_path):
         assert figure.height < 800
 
 
+def test_two_heads_alone_have_a_panel_only_if_nothing_else_has():
+    few = [row(name, 0, 4.0, 1.0, settings="--max-steps 20") for name in ("grouped", "adaptive")]
+    many = [row(name, 0, 4.0, 1.0) for name in FLAGS]
+    assert [len(draw(rows, COMPARISONS["lm"]).axes) for rows in (few, many, few + many)] == [1, 1, 1]
+
+
 def test_the_figure_of_many_sections(tmp_path):
     """Steps between 0.8 and 1.2 seconds have several figures on their axis, and the file stays small."""
     rows = [row(name, 0, 4.0, 1.0, settings=f"--max-steps {n}") for n in range(6) for name in FLAGS]

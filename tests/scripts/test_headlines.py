@@ -128,6 +128,12 @@ def facts():
     }  # fmt: skip
     yield "loss of grouped-linear, exactly", f"{mean:.3f}", {claims: r"no compromise: ([\d.]+) ±"}
 
+    # ---- small vocabularies ----
+    page = (ROOT / "docs/results/vocabulary.md").read_text("utf-8")
+    crossing = re.search(r"^\*\*Below V ≈ ([\d,]+) nobody needs", page, flags=re.MULTILINE)[1]
+    pages = {"README.md": r"fewer than about ([\d,]+): ", claims: r"Below V ≈ ([\d,]+) tokens"}
+    yield "where the heads cross", crossing, pages
+
     # ---- images ----
     last = {row["run"].partition(" (")[0]: row for row in rows_of("classification.csv")}
     right = {run: 100 * float(row["accuracy/overall"]) for run, row in last.items()}

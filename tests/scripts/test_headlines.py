@@ -188,6 +188,12 @@ def facts():
     best = re.search(r"\*\*128\*\* \| \*\*0.003\*\* .*\*\*([\d.]+) %\*\* \|$", log, flags=re.MULTILINE)[1]
     yield "the fast preset", f"{best} %", {"docs/classifier.md": r"([\d.]+ %) of 2,000 validation"}
     yield "the fast preset, about", f"{float(best):.0f} %", {presets: r"fast  +# accuracy about (\d+ %)"}
+    ended = re.search(r"\*\*900\*\* .*\*\*([\d.]+)\*\* \|$", log, flags=re.MULTILINE)[1]
+    pages = {
+        "lm/presets.py": r"fast  +# validation loss ([\d.]+)",
+        "docs/lm.md": r"end at ([\d.]+) nats on the excerpt",
+    }
+    yield "the fast preset of train_lm", ended, pages
     page = (ROOT / "docs/lm.md").read_text("utf-8")
     told = re.search(r"a validation loss of ([\d.]+), .*?(\d+ %) token accuracy", page, flags=re.DOTALL)
     loss, accuracy = told.groups()

@@ -233,7 +233,7 @@ def _notes(part: Section, shared: bool) -> list[str]:
         if size < int(name.removeprefix("train:"))
     ]
     if shared:
-        notes.append("Other work shared the cores: the minutes compare, the speeds are low.")
+        notes.append("Other work shared the cores: the steps compare, the minutes and the speeds do not.")
     sizes = sorted({int(row["other_bytes"]) for row in part.rows if row.get("other")})
     if sizes:
         shown = f"{sizes[0]:,}" if sizes[0] == sizes[-1] else f"{sizes[0]:,} to {sizes[-1]:,}"

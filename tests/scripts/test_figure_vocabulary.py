@@ -173,7 +173,7 @@ def test_the_page_says_below_which_v_nobody_needs_groups():
     assert f"figure_vocabulary.py --data text/ {vocabularies} --minutes 3 --lr 0.008 " in page
     assert "Other work" not in page
     busy = [{**row, "machine": row["machine"] + ", shared"} for row in ROWS]
-    assert "Other work shared the cores: the minutes compare" in document(sections(busy), "x.png")
+    assert "Other work shared the cores: the steps compare" in document(sections(busy), "x.png")
 
 
 @pytest.mark.parametrize(
